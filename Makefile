@@ -1,0 +1,52 @@
+# Each target is one k1 command or one pytest call. `make help` lists them.
+BOARD ?= virt
+N ?= 4
+K1 = .venv/bin/k1
+PYTEST = .venv/bin/pytest
+SHELL_FILES = tools/setup .ci/run $(shell git ls-files 'board/*/overlay/*' | xargs -d '\n' grep -lE '^\#!/bin/sh')
+C_FILES = $(shell git ls-files '*.c' '*.h')
+
+.DEFAULT_GOAL := help
+.PHONY: help setup image lab lint format test test-e2e test-reproducible clean lock
+
+help: ## List the targets
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+setup: .venv/ready ## Install Debian packages (sudo when not root) and the Python environment
+
+.venv/ready: packaging/debian-packages.txt requirements.lock pyproject.toml tools/setup
+	@tools/setup
+
+image: .venv/ready ## Build the image: BOARD=virt (default) or k1
+	@$(K1) image --board $(BOARD)
+
+lab: .venv/ready ## Boot N=4 virtual boards from the image
+	@$(K1) lab up -n $(N)
+
+test: .venv/ready ## Unit and integration tests
+	$(PYTEST)
+
+test-e2e: image ## Boot virtual boards and try them
+	$(PYTEST) tests/e2e
+
+test-reproducible: .venv/ready ## Build everything twice and compare the bytes
+	$(PYTEST) tests/reproducible
+
+lint: .venv/ready ## ruff, mypy --strict, clang-format, shellcheck
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	shellcheck $(SHELL_FILES)
+	$(if $(C_FILES),.venv/bin/clang-format --dry-run --Werror $(C_FILES))
+
+format: .venv/ready ## Rewrite Python and C files in the project's style
+	.venv/bin/ruff check --fix
+	.venv/bin/ruff format
+	$(if $(C_FILES),.venv/bin/clang-format -i $(C_FILES))
+
+lock: .venv/ready ## Renew requirements.lock from pyproject.toml
+	.venv/bin/pip-compile -q --all-extras --generate-hashes --strip-extras --no-emit-index-url \
+		--no-emit-find-links --no-emit-trusted-host --allow-unsafe -o requirements.lock pyproject.toml
+
+clean: ## Remove what was built (the cache in ~/.cache/k1 stays)
+	@if [ -x $(K1) ]; then $(K1) image clean --board $(BOARD); fi

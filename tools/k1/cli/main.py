@@ -1,0 +1,83 @@
+"""The `k1` command: collects the subcommands and turns errors into text and exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import NoReturn
+
+import click
+import typer
+
+from k1 import __version__
+from k1.cli import board, image, lab, render
+from k1.errors import Exit, K1Error
+from k1.output import err
+
+app = typer.Typer(
+    name="k1",
+    help="Four K1 boards, real or virtual, as one LLM server.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(board.app, name="board")
+app.add_typer(image.app, name="image")
+app.add_typer(lab.app, name="lab")
+app.command(name="render")(render.render)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"k1 {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Global options."""
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with a code of `k1.errors.Exit`."""
+    # A terminated or hung-up k1 must end the programs it started, just as an interrupted one does.
+    for sign in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sign, signal.default_int_handler)
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        code = app(standalone_mode=False)
+        return int(code or Exit.OK)
+    except click.exceptions.Abort:
+        return _interrupted()
+    except KeyboardInterrupt:
+        return _interrupted()
+    except click.ClickException as error:
+        error.show()
+        return Exit.USER
+    except K1Error as error:
+        if os.environ.get("K1_DEBUG"):
+            raise
+        err.print("k1: error:", str(error), markup=False, soft_wrap=True)
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except OSError as error:
+        err.print("k1: error:", _os_error(error), markup=False, soft_wrap=True)
+        return Exit.USER
+
+
+def _interrupted() -> int:
+    err.print("k1: interrupted; finished steps are kept")
+    return Exit.INTERRUPTED
+
+
+def _os_error(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"

@@ -1,0 +1,152 @@
+"""The one place that starts programs.
+
+A program that is missing is named with its Debian package; one that fails carries its result on the
+exception; one that is running when the user presses Ctrl-C is ended with all its children.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from k1.errors import CheckFailed, K1Error
+from k1.paths import REPO
+
+_TAIL = 20
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a program ended. `output` is stdout (and stderr too when `log` was given)."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    output: str
+    stderr: str
+    seconds: float
+
+
+class CommandError(CheckFailed):
+    """A program ended with a non-zero status; `result` holds everything known about it."""
+
+    def __init__(self, result: Result, log: Path | None = None) -> None:
+        self.result = result
+        lines = (result.stderr or result.output).rstrip().splitlines()[-_TAIL:]
+        text = "".join(f"\n  | {line}" for line in lines)
+        hint = f"see {log}" if log else ""
+        if any("No space left on device" in line for line in lines):
+            hint = "free some disk space and call again; finished steps are kept"
+        command = shlex.join(result.argv[:6]) + (" …" if len(result.argv) > 6 else "")
+        super().__init__(f"{command} failed with status {result.returncode}{text}", hint=hint)
+
+
+class CommandTimeout(CheckFailed):
+    """A program did not end within its time."""
+
+
+@cache
+def debian_packages() -> dict[str, str]:
+    """Program name → the Debian package that brings it, from packaging/debian-packages.txt."""
+    found: dict[str, str] = {}
+    for line in (REPO / "packaging" / "debian-packages.txt").read_text().splitlines():
+        package, *programs = line.split("#")[0].split() or [""]
+        found.update(dict.fromkeys(programs, package))
+    return found
+
+
+def require(program: str) -> str:
+    """Path of `program`, or an error that names the Debian package to install."""
+    found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
+    if found:
+        return found
+    package = debian_packages().get(program)
+    hint = f"apt install {package} (or: make setup)" if package else f"install {program}"
+    raise K1Error(f"{program} is not installed", hint=hint)
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str | Path | None = None,
+    log: Path | None = None,
+    on_line: Callable[[str], None] | None = None,
+    check: bool = True,
+    timeout: float | None = None,
+) -> Result:
+    """Run a program to its end.
+
+    env: added to the inherited environment.
+    stdin: text, or a file, for its standard input; none means /dev/null.
+    log: file that takes stdout and stderr together, line by line; `on_line` sees each line as it comes.
+    check: raise `CommandError` on a non-zero status.
+    timeout: seconds, after which it is ended and `CommandTimeout` raised (not together with `log`).
+    """
+    words = [require(str(argv[0])), *map(str, argv[1:])]
+    started = time.monotonic()
+    text = stdin if isinstance(stdin, str) else None
+    with Path(stdin if isinstance(stdin, Path) else os.devnull).open("rb") as source:
+        process = subprocess.Popen(
+            words,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdin=source if text is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if log else subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    try:
+        if log:
+            output, stderr = _follow(process, log, on_line), ""
+        else:
+            output, stderr = process.communicate(text, timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        raise CommandTimeout(f"{shlex.join(words[:4])} did not end within {timeout:.0f} s") from error
+    finally:
+        _end(process)
+    result = Result(tuple(map(str, argv)), process.returncode, output, stderr, time.monotonic() - started)
+    if check and result.returncode != 0:
+        raise CommandError(result, log)
+    return result
+
+
+def _follow(process: subprocess.Popen[str], log: Path, on_line: Callable[[str], None] | None) -> str:
+    """Copy the program's output to `log`; return its last lines."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    tail: list[str] = []
+    assert process.stdout is not None
+    with log.open("a") as stream:
+        for line in process.stdout:
+            stream.write(line)
+            tail = [*tail[-_TAIL:], line]
+            if on_line:
+                on_line(line.rstrip())
+    process.wait()
+    return "".join(tail)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End the program's whole session if it still runs."""
+    if process.poll() is not None:
+        return
+    for sign, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+        try:
+            os.killpg(process.pid, sign)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(patience)
+            break
+        except subprocess.TimeoutExpired:
+            continue
