@@ -50,8 +50,11 @@ def test_tree_digest_sees_names_modes_contents_and_links_only(tmp_path: Path) ->
 
 def test_second_holder_of_a_lock_is_told_what_is_in_use(tmp_path: Path) -> None:
     lock = tmp_path / "deep" / "lock"
-    with files.locked(lock, "the build of virt"), pytest.raises(K1Error, match="the build of virt is in use"):
-        with files.locked(lock, "the build of virt"):
-            pass
+    with (
+        files.locked(lock, "the build of virt"),
+        pytest.raises(K1Error, match="the build of virt is in use"),
+        files.locked(lock, "the build of virt"),
+    ):
+        pass
     with files.locked(lock, "the build of virt"):
         pass

@@ -34,6 +34,12 @@ def test_log_takes_every_line_and_the_error_names_it(tmp_path: Path) -> None:
     assert log.read_text().split() == seen == [str(i) for i in range(1, 51)]
 
 
+def test_the_cause_is_shown_although_it_stands_far_above_the_end(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"filter\.c:83:10: fatal error: no such header") as caught:
+        run(["sh", "-c", "echo 'filter.c:83:10: fatal error: no such header'; seq 99; exit 2"], log=tmp_path / "log")
+    assert "| 99" not in str(caught.value)
+
+
 def test_full_disk_is_told_as_such(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="free some disk space"):
         run(["sh", "-c", "cat /proc/version > /dev/full"], log=tmp_path / "log")

@@ -92,7 +92,9 @@ def render_text(template: Path, board: Board, **extra: Any) -> str:
     source = read_text(template)
     try:
         code = _ENVIRONMENT.compile(source, template.name, str(template))
-        return jinja2.Template.from_code(_ENVIRONMENT, code, {}).render(board=board, **extra)
+        return jinja2.Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.make_globals(None)).render(
+            board=board, **extra
+        )
     except jinja2.TemplateSyntaxError as error:
         hint = "mend the template's syntax at that line"
         raise K1Error(f"{shown(template)}:{error.lineno}: {error.message}", hint=hint) from error

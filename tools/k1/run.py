@@ -7,11 +7,13 @@ exception; one that is running when the user presses Ctrl-C is ended with all it
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,11 +23,13 @@ from k1.errors import CheckFailed, K1Error
 from k1.paths import REPO
 
 _TAIL = 20
+# What tells the cause in the output of a compiler or make; with -j it stands far above the end.
+_TROUBLE = re.compile(r"\berror:|\bfatal:|No space left on device|cannot stat|undefined reference")
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a program ended. `output` is stdout (and stderr too when `log` was given)."""
+    """How a program ended. `output` is stdout; with a log, the lines of it that matter when it failed."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -122,18 +126,21 @@ def run(
 
 
 def _follow(process: subprocess.Popen[str], log: Path, on_line: Callable[[str], None] | None) -> str:
-    """Copy the program's output to `log`; return its last lines."""
+    """Copy the program's output to `log`; return the lines that tell of trouble, else the last ones."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    tail: list[str] = []
+    trouble: list[str] = []
+    tail: deque[str] = deque(maxlen=_TAIL)
     assert process.stdout is not None
-    with log.open("a") as stream:
+    with log.open("a", buffering=1) as stream:
         for line in process.stdout:
             stream.write(line)
-            tail = [*tail[-_TAIL:], line]
+            tail.append(line)
+            if len(trouble) < _TAIL and _TROUBLE.search(line):
+                trouble.append(line)
             if on_line:
                 on_line(line.rstrip())
     process.wait()
-    return "".join(tail)
+    return "".join(trouble or tail)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

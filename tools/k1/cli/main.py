@@ -7,7 +7,6 @@ import signal
 import sys
 from typing import NoReturn
 
-import click
 import typer
 
 from k1 import __version__
@@ -51,31 +50,20 @@ def main() -> NoReturn:
 
 def _run() -> int:
     try:
-        code = app(standalone_mode=False)
-        return int(code or Exit.OK)
-    except click.exceptions.Abort:
-        return _interrupted()
-    except KeyboardInterrupt:
-        return _interrupted()
-    except click.ClickException as error:
-        error.show()
-        return Exit.USER
+        app()
+    except SystemExit as end:  # typer's own way out, usage errors included
+        if end.code == Exit.INTERRUPTED:
+            err.print("k1: interrupted; finished work is kept")
+        return int(end.code or 0)
     except K1Error as error:
         if os.environ.get("K1_DEBUG"):
             raise
         err.print("k1: error:", str(error), markup=False, soft_wrap=True)
         return error.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
     except OSError as error:
         err.print("k1: error:", _os_error(error), markup=False, soft_wrap=True)
         return Exit.USER
-
-
-def _interrupted() -> int:
-    err.print("k1: interrupted; finished steps are kept")
-    return Exit.INTERRUPTED
+    return Exit.OK
 
 
 def _os_error(error: OSError) -> str:

@@ -1,0 +1,1 @@
+"""Images: firmware, kernel, root and card of one board."""

@@ -1,0 +1,96 @@
+"""What every step of an image build needs to know."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from k1 import files, paths, sources
+from k1.board import Board
+from k1.errors import K1Error
+from k1.image.keys import Logins
+from k1.run import run
+
+# The images' one time stamp, unless SOURCE_DATE_EPOCH says otherwise: 2026-01-01 00:00 UTC.
+EPOCH = 1767225600
+CROSS_COMPILE = "riscv64-linux-gnu-"
+
+
+@dataclass(frozen=True)
+class Context:
+    """One image build.
+
+    fetched: name in board.toml → what the fetcher brought.
+    packages: the root's Debian packages.
+    """
+
+    board: Board
+    build: Path
+    cache: Path
+    jobs: int
+    fetched: Mapping[str, sources.Source]
+    packages: tuple[sources.Source, ...]
+    logins: Logins
+
+    @property
+    def images(self) -> Path:
+        """Finished images."""
+        return self.build / "images"
+
+    @property
+    def rendered(self) -> Path:
+        """The board's rendered templates."""
+        return self.build / "rendered"
+
+    @cached_property
+    def work(self) -> Path:
+        """Unpacked sources and objects; outside the build tree when its path would break make."""
+        inside = self.build / "work"
+        if not paths.has_make_hostile_name(inside):
+            return inside
+        name = files.digest(str(self.build))[:12]
+        for base in (self.cache, Path("/var/tmp") / f"k1-{os.getuid()}"):  # noqa: S108 - only objects, in a folder of our own
+            if not paths.has_make_hostile_name(base):
+                return base / "work" / name
+        raise AssertionError("the last one has a plain name")
+
+    @property
+    def epoch(self) -> int:
+        """Seconds since 1970 that every time stamp in the images shows."""
+        given = os.environ.get("SOURCE_DATE_EPOCH", "")
+        if given and not given.isdecimal():
+            hint = "unset it, or give seconds since 1970"
+            raise K1Error(f"SOURCE_DATE_EPOCH is no number of seconds: {given}", hint=hint)
+        return int(given or EPOCH)
+
+    def log(self, name: str) -> Path:
+        """A fresh log file for one step."""
+        path = self.build / "log" / f"{name}.log"
+        path.unlink(missing_ok=True)
+        return path
+
+    @cached_property
+    def make_env(self) -> dict[str, str]:
+        """Environment that makes cross builds cached and repeatable."""
+        return {
+            "CCACHE_DIR": os.environ.get("CCACHE_DIR") or str(self.cache / "ccache"),
+            "CCACHE_BASEDIR": str(self.work),
+            "CCACHE_NOHASHDIR": "1",
+            "CCACHE_COMPILERCHECK": "content",
+            "SOURCE_DATE_EPOCH": str(self.epoch),
+            "KBUILD_BUILD_TIMESTAMP": time.strftime("%a %b %d %H:%M:%S UTC %Y", time.gmtime(self.epoch)),
+            "KBUILD_BUILD_USER": "k1",
+            "KBUILD_BUILD_HOST": "k1",
+            "KBUILD_BUILD_VERSION": "1",
+            "LC_ALL": "C",
+            "TZ": "UTC",
+        }
+
+    @cached_property
+    def toolchain(self) -> str:
+        """Version of the cross compiler: another one makes another image."""
+        return run([f"{CROSS_COMPILE}gcc", "-dumpfullversion", "-dumpmachine"]).output.strip().replace("\n", " ")

@@ -1,0 +1,46 @@
+"""The kernel: Debian's 6.1 source, nothing but what our fragments ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from k1 import files, output
+from k1.image import kconfig, tree
+from k1.image.context import CROSS_COMPILE, Context
+from k1.run import run
+from k1.steps import Step
+
+
+def step(ctx: Context) -> Step:
+    """Build images/Image and images/linux.config."""
+    image = ctx.images / "Image"
+    config = ctx.images / "linux.config"
+    fragment = ctx.board.find("kernel/linux.fragment")
+    leave_out = ctx.board.find("kernel/leave-out")
+
+    def build(task: output.Task) -> None:
+        log = ctx.log("linux")
+        source = tree.unpack(ctx, "linux", log, task, leave_out=leave_out)
+        out = ctx.work / "linux" / "out"
+        out.mkdir(exist_ok=True)
+        make: list[str | Path] = [
+            "make",
+            f"-j{ctx.jobs}",
+            "-C",
+            source,
+            f"O={out}",
+            "ARCH=riscv",
+            f"CROSS_COMPILE={CROSS_COMPILE}",
+        ]
+        make += [f"CC=ccache {CROSS_COMPILE}gcc", "HOSTCC=ccache gcc"]
+        run([*make, "allnoconfig"], env=ctx.make_env | {"KCONFIG_ALLCONFIG": str(fragment)}, log=log)
+        kconfig.check([fragment], out / ".config")
+        run([*make, "Image"], env=ctx.make_env, log=log, on_line=task.detail)
+        files.copy(out / "arch" / "riscv" / "boot" / "Image", image)
+        files.copy(out / ".config", config)
+
+    inputs = tree.inputs(ctx, "linux") | {
+        "linux.fragment": files.sha256(fragment),
+        "leave-out": files.sha256(leave_out),
+    }
+    return Step("linux", inputs, (image, config), build)

@@ -1,0 +1,44 @@
+"""U-Boot: picks the slot and starts its kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from k1 import files, output
+from k1.image import kconfig, tree
+from k1.image.context import CROSS_COMPILE, Context
+from k1.run import run
+from k1.steps import Step
+
+DEFCONFIG = "qemu-riscv64_smode_defconfig"
+
+
+def step(ctx: Context) -> Step:
+    """Build images/u-boot.bin, and images/uboot.env.txt: the environment that is compiled into it."""
+    binary = ctx.images / "u-boot.bin"
+    environment = ctx.images / "uboot.env.txt"
+    fragment = ctx.board.find("uboot/uboot.fragment")
+    env_source = ctx.board.find("uboot/k1.env")
+
+    def build(task: output.Task) -> None:
+        log = ctx.log("uboot")
+        source = tree.unpack(ctx, "uboot", log, task)
+        out = ctx.work / "uboot" / "out"
+        make: list[str | Path] = ["make", f"-j{ctx.jobs}", "-C", source, f"O={out}", f"CROSS_COMPILE={CROSS_COMPILE}"]
+        make += [f"CC=ccache {CROSS_COMPILE}gcc", "HOSTCC=ccache gcc"]
+        files.copy(env_source, out / "k1.env")
+        run([*make, DEFCONFIG], env=ctx.make_env, log=log)
+        with (out / ".config").open("a") as stream:
+            stream.write(fragment.read_text())
+        run([*make, "olddefconfig"], env=ctx.make_env, log=log)
+        kconfig.check([fragment], out / ".config")
+        run([*make, "u-boot.bin", "u-boot-initial-env"], env=ctx.make_env, log=log, on_line=task.detail)
+        files.copy(out / "u-boot.bin", binary)
+        files.copy(out / "u-boot-initial-env", environment)
+
+    inputs = tree.inputs(ctx, "uboot") | {
+        "defconfig": DEFCONFIG,
+        "uboot.fragment": files.sha256(fragment),
+        "k1.env": files.sha256(env_source),
+    }
+    return Step("uboot", inputs, (binary, environment), build)
