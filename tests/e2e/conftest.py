@@ -1,0 +1,58 @@
+"""Virtual boards from the image of `make image`. Without an image the tests fail: they are not skipped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from k1.drivers.patience import scaled
+from k1.lab import Lab
+
+DATA = Path(__file__).parents[1] / "data" / "e2e"
+
+
+def run_k1(*words: str) -> None:
+    result = subprocess.run([sys.executable, "-m", "k1", *words], capture_output=True, text=True)
+    if result.returncode != 0:
+        pytest.fail(f"k1 {' '.join(words)} ended with {result.returncode}:\n{result.stderr}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def k1() -> Callable[..., None]:
+    """Runs the `k1` command; the test fails with what it said when it fails."""
+    return run_k1
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """Two boards that answer on SSH. A test that changes them brings them back."""
+    name = f"e2e-{os.getpid()}"
+    try:
+        run_k1("lab", "up", "-n", "2", "--name", name)
+        yield Lab(name)
+    finally:
+        run_k1("lab", "down", "--name", name)
+
+
+@pytest.fixture(scope="session")
+def install(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str, str], None]:
+    """Compiles tests/data/e2e/<program>.c for an ISA and puts it on a board as /run/<program>."""
+
+    def put(rank: int, program: str, isa: str) -> None:
+        binary = tmp_path_factory.mktemp("bin") / program
+        gcc = ["riscv64-linux-gnu-gcc", "-static", "-O2", f"-march={isa}", "-o"]
+        subprocess.run([*gcc, binary, DATA / f"{program}.c"], check=True)
+        lab.ssh(rank).run(f"cat > /run/{program} && chmod +x /run/{program}", stdin=binary)
+
+    return put
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Boards boot slowly on a busy host; the first test waits for all of them."""
+    for item in items:
+        item.add_marker(pytest.mark.timeout(scaled(600)))

@@ -1,0 +1,1 @@
+"""Drivers: what the nouns use to reach one program, socket or file each."""
