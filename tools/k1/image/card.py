@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from k1 import files, output, render
-from k1.image.context import Context
+from k1.image.context import Context, recipe
 from k1.run import run
 from k1.steps import Step
 
@@ -43,7 +43,12 @@ def step(ctx: Context) -> Step:
         os.replace(work / "sdcard.img", card)
         shutil.rmtree(work)
 
-    inputs = {"layout": files.sha256(template), "card": ctx.board.card.model_dump_json(), "epoch": str(ctx.epoch)}
+    inputs = {
+        "layout": files.sha256(template),
+        "card": ctx.board.card.model_dump_json(),
+        "epoch": str(ctx.epoch),
+        "recipe": recipe(__file__),
+    }
     return Step("card", inputs, (card,), build, needs=("uboot", "rootfs"))
 
 

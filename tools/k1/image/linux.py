@@ -39,7 +39,7 @@ def step(ctx: Context) -> Step:
         files.copy(out / "arch" / "riscv" / "boot" / "Image", image)
         files.copy(out / ".config", config)
 
-    inputs = tree.inputs(ctx, "linux") | {
+    inputs = tree.inputs(ctx, "linux", __file__) | {
         "linux.fragment": files.sha256(fragment),
         "leave-out": files.sha256(leave_out),
     }

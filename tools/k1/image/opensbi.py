@@ -26,4 +26,4 @@ def step(ctx: Context) -> Step:
         )
         files.copy(out / "platform" / "generic" / "firmware" / "fw_dynamic.bin", firmware)
 
-    return Step("opensbi", tree.inputs(ctx, "opensbi"), (firmware,), build)
+    return Step("opensbi", tree.inputs(ctx, "opensbi", __file__), (firmware,), build)

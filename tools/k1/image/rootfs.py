@@ -13,7 +13,7 @@ from pathlib import Path
 
 from k1 import files, output, sources
 from k1.errors import CheckFailed, K1Error
-from k1.image.context import CROSS_COMPILE, Context
+from k1.image.context import CROSS_COMPILE, Context, recipe
 from k1.run import run
 from k1.steps import Step
 
@@ -42,8 +42,8 @@ def step(ctx: Context) -> Step:
     """Build images/rootfs.squashfs, and images/root.json: how much of the budget it takes."""
     squashfs = ctx.images / "rootfs.squashfs"
     report = ctx.images / "root.json"
-    recipe = ctx.board.image.root
-    assert recipe, "builder debian has a root"
+    contents = ctx.board.image.root
+    assert contents, "builder debian has a root"
 
     def build(task: output.Task) -> None:
         log = ctx.log("rootfs")
@@ -54,8 +54,8 @@ def step(ctx: Context) -> Step:
             task.detail(package.package)
             task.advance(number, len(ctx.packages))
             sources.verify(package, ctx.cache, task)
-            unpack(package.files[0].path(ctx.cache), root, recipe.only.get(package.package), log)
-        prune(root, recipe.prune)
+            unpack(package.files[0].path(ctx.cache), root, contents.only.get(package.package), log)
+        prune(root, contents.prune)
         merge_usr(root)
         link_applets(root)
         for overlay in overlays(ctx):
@@ -72,7 +72,8 @@ def step(ctx: Context) -> Step:
     inputs = {
         "packages": files.digest([[p.package, p.version, p.files[0].sha256] for p in ctx.packages]),
         "overlay": files.digest([files.tree_digest([folder], folder) for folder in overlays(ctx)]),
-        "recipe": recipe.model_dump_json(),
+        "contents": contents.model_dump_json(),
+        "recipe": recipe(__file__),
         "keys": files.digest(asdict(ctx.logins)),
         "epoch": str(ctx.epoch),
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from k1 import files, output, paths, sources
 from k1.errors import CheckFailed, K1Error
-from k1.image.context import Context
+from k1.image.context import Context, recipe
 from k1.run import CommandError, run
 
 
@@ -55,14 +55,15 @@ def unpack(
     return folder / "src"
 
 
-def inputs(ctx: Context, component: str) -> dict[str, str]:
-    """What decides a component's build: its source, our patches, the compiler, the time stamp."""
+def inputs(ctx: Context, component: str, module: str) -> dict[str, str]:
+    """What decides a component's build: its source, our patches, compiler, time stamp, and the code in `module`."""
     source = ctx.fetched[component]
     return {
         "source": f"{source.package} {source.version} " + " ".join(f.sha256 for f in source.files),
         "patches": files.tree_digest(series(component, ctx.board.name), paths.REPO),
         "toolchain": ctx.toolchain,
         "epoch": str(ctx.epoch),
+        "recipe": recipe(__file__, module),
     }
 
 

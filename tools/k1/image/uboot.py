@@ -27,16 +27,16 @@ def step(ctx: Context) -> Step:
         make: list[str | Path] = ["make", f"-j{ctx.jobs}", "-C", source, f"O={out}", f"CROSS_COMPILE={CROSS_COMPILE}"]
         make += [f"CC=ccache {CROSS_COMPILE}gcc", "HOSTCC=ccache gcc"]
         files.copy(env_source, out / "k1.env")
-        run([*make, DEFCONFIG], env=ctx.make_env, log=log)
-        with (out / ".config").open("a") as stream:
-            stream.write(fragment.read_text())
+        # The fragment before the first olddefconfig: what a default selects stays on when only that is turned off.
+        defconfig = (source / "configs" / DEFCONFIG).read_text()
+        files.write(out / ".config", defconfig + fragment.read_text())
         run([*make, "olddefconfig"], env=ctx.make_env, log=log)
         kconfig.check([fragment], out / ".config")
         run([*make, "u-boot.bin", "u-boot-initial-env"], env=ctx.make_env, log=log, on_line=task.detail)
         files.copy(out / "u-boot.bin", binary)
         files.copy(out / "u-boot-initial-env", environment)
 
-    inputs = tree.inputs(ctx, "uboot") | {
+    inputs = tree.inputs(ctx, "uboot", __file__) | {
         "defconfig": DEFCONFIG,
         "uboot.fragment": files.sha256(fragment),
         "k1.env": files.sha256(env_source),
