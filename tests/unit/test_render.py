@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from k1 import board as boards
 from k1.cli.main import app
 from k1.errors import K1Error
-from k1.paths import BOARDS, REPO
+from k1.paths import REPO
 from k1.render import Change, changes, diff, render, render_text
 
 K1 = boards.load("k1")
@@ -38,55 +38,67 @@ def listed(target: Path) -> list[str]:
 
 
 def test_templates_keep_their_place_and_lose_their_suffix(templates: Path, target: Path) -> None:
-    assert render(K1, templates, target) == [Change(Path("etc/mtu.conf"), "new")]
+    assert render(K1, [templates], target) == [Change(Path("etc/mtu.conf"), "new")]
     assert listed(target) == ["etc/mtu.conf"]
     assert (target / "etc" / "mtu.conf").read_text() == "mtu=9000\n"
 
 
 def test_a_second_call_touches_nothing(templates: Path, target: Path) -> None:
-    render(K1, templates, target)
+    render(K1, [templates], target)
     before = {path: path.stat().st_mtime_ns for path in target.rglob("*")}
-    assert render(K1, templates, target) == [Change(Path("etc/mtu.conf"), "same")]
+    assert render(K1, [templates], target) == [Change(Path("etc/mtu.conf"), "same")]
     assert {path: path.stat().st_mtime_ns for path in target.rglob("*")} == before
 
 
 def test_a_changed_template_changes_its_file_only(templates: Path, target: Path) -> None:
     (templates / "other.j2").write_text("x")
-    render(K1, templates, target)
+    render(K1, [templates], target)
     (templates / "other.j2").write_text("y")
-    assert [change.status for change in render(K1, templates, target)] == ["same", "changed"]
+    assert [change.status for change in render(K1, [templates], target)] == ["same", "changed"]
     assert (target / "other").read_text() == "y"
 
 
 def test_a_hand_edited_file_is_put_right(templates: Path, target: Path) -> None:
-    render(K1, templates, target)
+    render(K1, [templates], target)
     (target / "etc" / "mtu.conf").write_text("mtu=1500\n")
-    assert render(K1, templates, target) == [Change(Path("etc/mtu.conf"), "changed")]
+    assert render(K1, [templates], target) == [Change(Path("etc/mtu.conf"), "changed")]
 
 
 def test_the_file_of_a_template_that_is_gone_is_removed(templates: Path, target: Path) -> None:
     (templates / "top.j2").write_text("x")
-    render(K1, templates, target)
+    render(K1, [templates], target)
     (templates / "etc" / "mtu.conf.j2").unlink()
-    assert render(K1, templates, target) == [Change(Path("etc/mtu.conf"), "removed"), Change(Path("top"), "same")]
+    assert render(K1, [templates], target) == [Change(Path("etc/mtu.conf"), "removed"), Change(Path("top"), "same")]
     assert not (target / "etc").exists()
-    assert render(K1, templates, target) == [Change(Path("top"), "same")]
+    assert render(K1, [templates], target) == [Change(Path("top"), "same")]
+
+
+def test_a_boards_own_template_hides_that_of_the_board_it_extends(
+    templates: Path, target: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (templates / "motd.j2").write_text("base")
+    (own / "motd.j2").write_text("own")
+    render(K1, [templates, own], target)
+    assert listed(target) == ["etc/mtu.conf", "motd"]
+    assert (target / "motd").read_text() == "own"
 
 
 def test_files_of_others_in_the_target_are_left_alone(templates: Path, target: Path) -> None:
     (target / "etc").mkdir(parents=True)
     (target / "etc" / "mine").write_text("x")
-    render(K1, templates, target)
+    render(K1, [templates], target)
     (templates / "etc" / "mtu.conf.j2").unlink()
-    render(K1, templates, target)
+    render(K1, [templates], target)
     assert listed(target) == ["etc/mine"]
 
 
 def test_an_executable_template_makes_an_executable_file(templates: Path, target: Path) -> None:
     (templates / "run.sh.j2").write_text("#!/bin/sh\n")
-    render(K1, templates, target)
+    render(K1, [templates], target)
     (templates / "run.sh.j2").chmod(0o755)
-    assert render(K1, templates, target)[1].status == "changed"
+    assert render(K1, [templates], target)[1].status == "changed"
     assert (target / "run.sh").stat().st_mode & 0o777 == 0o755
 
 
@@ -132,23 +144,23 @@ def test_a_template_that_is_not_text_is_refused(templates: Path) -> None:
 def test_nothing_is_written_when_one_template_is_bad(templates: Path, target: Path) -> None:
     (templates / "z.j2").write_text("{{ missing }}")
     with pytest.raises(K1Error):
-        render(K1, templates, target)
+        render(K1, [templates], target)
     assert not target.exists()
 
 
 def test_changes_and_diff_write_nothing(templates: Path, target: Path) -> None:
-    assert changes(K1, templates, target) == [Change(Path("etc/mtu.conf"), "new")]
-    assert diff(K1, templates, target) == "--- /dev/null\n+++ b/etc/mtu.conf\n@@ -0,0 +1 @@\n+mtu=9000\n"
+    assert changes(K1, [templates], target) == [Change(Path("etc/mtu.conf"), "new")]
+    assert diff(K1, [templates], target) == "--- /dev/null\n+++ b/etc/mtu.conf\n@@ -0,0 +1 @@\n+mtu=9000\n"
     assert not target.exists()
 
 
 def test_diff_shows_changed_and_removed_files(templates: Path, target: Path) -> None:
     (templates / "gone.j2").write_text("x")
-    render(K1, templates, target)
-    assert diff(K1, templates, target) == ""
+    render(K1, [templates], target)
+    assert diff(K1, [templates], target) == ""
     (templates / "gone.j2").unlink()
     (target / "etc" / "mtu.conf").write_text("mtu=1500\n")
-    assert diff(K1, templates, target) == (
+    assert diff(K1, [templates], target) == (
         "--- a/etc/mtu.conf\n+++ b/etc/mtu.conf\n@@ -1 +1 @@\n-mtu=1500\n+mtu=9000\n"
         "--- a/gone\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n\\ No newline at end of file\n"
     )
@@ -180,7 +192,8 @@ def test_logic_in_a_template_would_be_found() -> None:
 
 @pytest.mark.parametrize("name", boards.names())
 def test_the_templates_of_every_board_render(name: str, target: Path) -> None:
-    render(boards.load(name), BOARDS / name, target)
+    board = boards.load(name)
+    render(board, board.folders, target)
 
 
 # --- the command
@@ -189,8 +202,7 @@ def test_the_templates_of_every_board_render(name: str, target: Path) -> None:
 @pytest.fixture
 def build(templates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder for the virtual board's files, with `templates` in place of the real ones."""
-    templates.rename(tmp_path / "virt")
-    monkeypatch.setattr("k1.cli.render.BOARDS", tmp_path)
+    monkeypatch.setattr(boards.Board, "folders", property(lambda _self: (templates,)))
     monkeypatch.setenv("K1_BUILD", str(tmp_path / "build"))
     return tmp_path / "build" / "virt" / "rendered"
 
@@ -208,6 +220,6 @@ def test_command_with_json_lists_changes(build: Path) -> None:
 
 def test_command_with_diff_prints_it_and_writes_nothing(build: Path) -> None:
     result = CliRunner().invoke(app, ["render", "--board", "virt", "--diff"], catch_exceptions=False)
-    assert result.stdout == diff(boards.load("virt"), build.parents[2] / "virt", build)
+    assert result.stdout == diff(K1, [build.parents[2] / "templates"], build)
     assert "+mtu=9000" in result.stdout
     assert not build.exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -49,13 +49,14 @@ class _Step:
     mode: int
 
 
-def render(board: Board, templates: Path, target: Path) -> list[Change]:
-    """Render every `*.j2` below `templates` to the same place below `target`, without the suffix.
+def render(board: Board, folders: Sequence[Path], target: Path) -> list[Change]:
+    """Render every `*.j2` below `folders` to the same place below `target`, without the suffix.
 
+    A template hides that of the same name in a former folder.
     A file that is right already is not touched. One that a former call wrote and that has no template any more is
     removed. Nothing is written when any template has a fault (`K1Error` with template, line and variable).
     """
-    steps = list(_plan(board, templates, target))
+    steps = list(_plan(board, folders, target))
     for step in steps:
         path = target / step.change.path
         if step.change.status == "removed":
@@ -68,16 +69,16 @@ def render(board: Board, templates: Path, target: Path) -> list[Change]:
     return [step.change for step in steps]
 
 
-def changes(board: Board, templates: Path, target: Path) -> list[Change]:
+def changes(board: Board, folders: Sequence[Path], target: Path) -> list[Change]:
     """What `render` would do; nothing is written."""
-    return [step.change for step in _plan(board, templates, target)]
+    return [step.change for step in _plan(board, folders, target)]
 
 
-def diff(board: Board, templates: Path, target: Path) -> str:
+def diff(board: Board, folders: Sequence[Path], target: Path) -> str:
     """What `render` would change, as a unified diff; empty for no change. Nothing is written."""
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-        for step in _plan(board, templates, target)
+        for step in _plan(board, folders, target)
         for line in difflib.unified_diff(
             step.old.splitlines(keepends=True),
             step.new.splitlines(keepends=True),
@@ -113,11 +114,11 @@ def _fault(template: Path, source: str, board: Board, error: Exception) -> K1Err
     return K1Error(f"{shown(template)}:{line}: {error}, in: {source.splitlines()[line - 1].strip()}", hint=hint)
 
 
-def _plan(board: Board, templates: Path, target: Path) -> Iterator[_Step]:
+def _plan(board: Board, folders: Sequence[Path], target: Path) -> Iterator[_Step]:
     """Every step, in the order of the paths; all templates are rendered before the first is yielded."""
     wanted = {
-        template.relative_to(templates).with_suffix(""): (render_text(template, board), _mode(template))
-        for template in templates.rglob(f"*{_SUFFIX}")
+        name.with_suffix(""): (render_text(template, board), _mode(template))
+        for name, template in _templates(folders).items()
     }
     former = {Path(name) for name in _list(target).splitlines()}
     for path in sorted(wanted.keys() | former):
@@ -131,6 +132,11 @@ def _plan(board: Board, templates: Path, target: Path) -> Iterator[_Step]:
         same = exists and old == new and _mode(file) == mode
         status: Status = "same" if same else "changed" if exists else "new"
         yield _Step(Change(path, status), old, new, mode)
+
+
+def _templates(folders: Sequence[Path]) -> dict[Path, Path]:
+    """Name → template; those of later folders win."""
+    return {path.relative_to(folder): path for folder in folders for path in folder.rglob(f"*{_SUFFIX}")}
 
 
 def _mode(path: Path) -> int:

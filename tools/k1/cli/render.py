@@ -10,7 +10,7 @@ import typer
 from k1 import board as boards
 from k1 import render as renderer
 from k1.output import note, out, print_json
-from k1.paths import BOARDS, build_dir
+from k1.paths import build_dir
 
 
 def render(
@@ -18,12 +18,14 @@ def render(
     only_diff: bool = typer.Option(False, "--diff", help="Show what would change; write nothing."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Render the board's templates (*.j2) into build/BOARD/rendered."""
-    facts, templates, target = boards.load(board), BOARDS / board, build_dir(board) / "rendered"
+    """Render the templates (*.j2) of a board, and of those it extends, into build/BOARD/rendered."""
+    facts, target = boards.load(board), build_dir(board) / "rendered"
     if only_diff and not as_json:
-        print(renderer.diff(facts, templates, target), end="")
+        print(renderer.diff(facts, facts.folders, target), end="")
         return
-    done = renderer.changes(facts, templates, target) if only_diff else renderer.render(facts, templates, target)
+    done = (
+        renderer.changes(facts, facts.folders, target) if only_diff else renderer.render(facts, facts.folders, target)
+    )
     if as_json:
         print_json([{"path": change.path.as_posix(), "status": change.status} for change in done])
     else:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from k1 import files, output, sources
+from k1 import files, output, render, sources
 from k1.errors import CheckFailed, K1Error
 from k1.image.context import CROSS_COMPILE, Context, recipe
 from k1.run import run
@@ -24,6 +24,7 @@ _LINKS = {
     "lib": "usr/lib",
     "etc/mtab": "/proc/mounts",
     "etc/resolv.conf": "/run/resolv.conf",
+    "opt/k1": "/data/opt/k1",
     "var/lock": "/run/lock",
     "var/log": "/data/log",
     "var/run": "/run",
@@ -60,6 +61,9 @@ def step(ctx: Context) -> Step:
         link_applets(root)
         for overlay in overlays(ctx):
             shutil.copytree(overlay, root, symlinks=True, dirs_exist_ok=True)
+        for template in list(root.rglob("*.j2")):
+            files.write(template.with_suffix(""), render.render_text(template, ctx.board))
+            template.unlink()
         _personalize(root, ctx)
         files.copy(ctx.images / "Image", root / "boot" / "Image")
         check_libraries(root)
@@ -73,6 +77,7 @@ def step(ctx: Context) -> Step:
         "packages": files.digest([[p.package, p.version, p.files[0].sha256] for p in ctx.packages]),
         "overlay": files.digest([files.tree_digest([folder], folder) for folder in overlays(ctx)]),
         "contents": contents.model_dump_json(),
+        "board.toml": files.digest(ctx.board.model_dump(mode="json")),
         "recipe": recipe(__file__),
         "keys": files.digest(asdict(ctx.logins)),
         "epoch": str(ctx.epoch),
