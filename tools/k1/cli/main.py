@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -68,4 +69,5 @@ def _run() -> int:
 
 def _os_error(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}"
+    hint = "\n  try: free some disk space and call again; finished work is kept" if error.errno == errno.ENOSPC else ""
+    return f"{where}{error.strerror or error}{hint}"
