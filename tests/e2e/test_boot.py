@@ -16,6 +16,7 @@ from k1 import board as boards
 from k1 import paths
 from k1.drivers.patience import scaled
 from k1.lab import Lab
+from k1.run import require
 
 # Where board/virt/dts/k1.dtsi.j2 puts the registers of the DDR PHY, one in each 32-bit word.
 PHY_WINDOW = 0x8E000000
@@ -228,7 +229,7 @@ def test_a_broken_slot_a_boots_slot_b(tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("fw_dynamic.bin", "u-boot.bin", "manifest.json"):
         shutil.copy(built / "images" / name, images)
     subprocess.run(["cp", "--sparse=always", built / "images" / "sdcard.img", images], check=True)
-    table = json.loads(subprocess.run(["sfdisk", "--json", images / "sdcard.img"], capture_output=True).stdout)
+    table = json.loads(subprocess.run([require("sfdisk"), "--json", images / "sdcard.img"], capture_output=True).stdout)
     (slot,) = (part for part in table["partitiontable"]["partitions"] if part["name"] == "slotA")
     with (images / "sdcard.img").open("r+b") as card:
         card.seek(slot["start"] * 512)

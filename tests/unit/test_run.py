@@ -53,6 +53,12 @@ def test_text_or_file_as_input(tmp_path: Path) -> None:
     assert run(["cat"]).output == ""
 
 
+def test_settings_of_a_calling_make_do_not_reach_what_we_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAKEFLAGS", " -- BOARD=virt")
+    monkeypatch.setenv("KCFLAGS", "-O0")
+    assert run(["sh", "-c", 'echo "[$MAKEFLAGS$KCFLAGS]"']).output == "[]\n"
+
+
 def test_missing_program_names_its_debian_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner.shutil, "which", lambda *_args, **_options: None)
     with pytest.raises(K1Error, match="qemu-system-riscv64 is not installed") as caught:

@@ -42,6 +42,12 @@ def copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, temporary)
 
 
+def remove_tree(path: Path) -> None:
+    """Remove a folder and all in it, if it is there; one that cannot be removed is an error."""
+    if path.exists():
+        shutil.rmtree(path)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` by `value` as indented JSON with a final newline."""
     write(path, json.dumps(value, indent=2, sort_keys=True) + "\n")

@@ -89,6 +89,12 @@ class Image:
         return cls(firmware, kernel, card, _card_digest(manifest))
 
 
+def running() -> list[str]:
+    """Names of the labs of this build folder with a board that runs."""
+    folder = paths.build_dir(BOARD) / "lab"
+    return [path.name for path in sorted(folder.glob("*/")) if Lab(path.name).is_on]
+
+
 class Lab:
     """The lab called `name`, whether it exists or not."""
 
@@ -105,6 +111,11 @@ class Lab:
     def _board(self) -> boards.Board:
         # Only when it is needed: a fault in board.toml must not keep a lab from being taken down.
         return boards.load(BOARD)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any of its boards runs."""
+        return bool(qemu.running(self._id))
 
     # --- commands
 

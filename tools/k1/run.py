@@ -23,6 +23,11 @@ from k1.errors import CheckFailed, K1Error
 from k1.paths import REPO
 
 _TAIL = 20
+# What a calling make, or a user's habit of building kernels, would smuggle into the builds that k1 starts.
+_NOT_INHERITED = {
+    *("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL"),
+    *("KBUILD_OUTPUT", "KCONFIG_CONFIG", "KCFLAGS", "KAFLAGS", "LOCALVERSION"),
+}
 # What tells the cause in the output of a compiler or make; with -j it stands far above the end.
 _TROUBLE = re.compile(r"\berror:|\bfatal:|No space left on device|cannot stat|undefined reference")
 
@@ -102,7 +107,7 @@ def run(
         process = subprocess.Popen(
             words,
             cwd=cwd,
-            env={**os.environ, **(env or {})},
+            env={name: value for name, value in os.environ.items() if name not in _NOT_INHERITED} | dict(env or {}),
             stdin=source if text is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if log else subprocess.PIPE,
@@ -147,13 +152,12 @@ def _end(process: subprocess.Popen[str]) -> None:
     """End the program's whole session if it still runs."""
     if process.poll() is not None:
         return
-    for sign, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-        try:
-            os.killpg(process.pid, sign)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(patience)
-            break
-        except subprocess.TimeoutExpired:
-            continue
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(5.0)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:  # also when the user presses Ctrl-C again
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(5.0)

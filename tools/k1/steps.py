@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ class State:
     key: str
     reason: str
     seconds: float = 0.0
-    record: dict[str, Any] = field(default_factory=dict)
 
 
 class Plan:
@@ -50,14 +49,9 @@ class Plan:
         self.steps = {step.name: step for step in steps}
         self.folder = folder
 
-    def state(self, name: str, keys: dict[str, str] | None = None) -> State:
-        """State of one step; `keys` collects the keys of the steps it needs."""
-        keys = {} if keys is None else keys
-        return next(state for state in self.states(name, keys) if state.step.name == name)
-
-    def states(self, upto: str | None = None, keys: dict[str, str] | None = None) -> Iterator[State]:
+    def states(self, upto: str | None = None) -> Iterator[State]:
         """States of the steps, or of `upto` and those it needs, each when it is asked for."""
-        keys = {} if keys is None else keys
+        keys: dict[str, str] = {}
         for step in self._needed(upto):
             key = files.digest({"inputs": dict(step.inputs), "needs": {name: keys[name] for name in step.needs}})
             keys[step.name] = key
@@ -93,7 +87,7 @@ class Plan:
             record = json.loads(self._record_path(step).read_text())
         except (FileNotFoundError, json.JSONDecodeError):
             return State(step, key, "not built yet")
-        state = State(step, key, "", record.get("seconds", 0.0), record)
+        state = State(step, key, "", record.get("seconds", 0.0))
         if record.get("key") != key:
             state.reason = _changed(record.get("inputs", {}), step)
         else:
@@ -109,13 +103,13 @@ class Plan:
         for path in step.outputs:
             if not path.is_file():
                 raise RuntimeError(f"step {step.name} did not make {path}")
-        state.record = {
+        record = {
             "key": state.key,
             "inputs": dict(step.inputs),
             "seconds": round(state.seconds, 1),
             "outputs": {str(path): _stamp(path) for path in step.outputs},
         }
-        files.write_json(self._record_path(step), state.record)
+        files.write_json(self._record_path(step), record)
         sizes = ", ".join(f"{path.name} {output.size(path.stat().st_size)}" for path in step.outputs)
         output.note(f"{step.name:<10} {output.duration(state.seconds):>8}   {sizes}")
 

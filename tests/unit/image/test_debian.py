@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from k1 import board as boards
-from k1 import files, paths, sources
+from k1 import files, output, paths, sources
 from k1.errors import K1Error
 from k1.image import debian
 from k1.image.context import Context
+from k1.steps import Plan, Step
 
 PUBLIC = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6MDEy me@desk\n"
 
@@ -63,10 +64,50 @@ def test_known_sources_need_no_mirror_until_a_file_is_gone(image: debian.Image) 
     found = fetched(image)
     sources.save(image.record, found)
     again = debian.Image(image.board, image.options)
-    assert again.fetch() == sorted(found, key=lambda s: s.name)
+    assert {source.name for source in again.fetch()} == {source.name for source in found}
     found[0].files[0].path(image.cache).write_text("cut")
     found[1].files[0].path(image.cache).unlink()
     assert debian.Image(image.board, image.options).known_sources is None
+
+
+def test_nothing_changes_between_a_fetch_and_what_is_known_of_it(
+    image: debian.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {source.name: source for source in fetched(image)}
+    monkeypatch.setattr(sources, "fetch", lambda wanted, **_options: [found[w.name] for w in wanted])
+    first = keys_of(image, image.fetch())
+    again = debian.Image(image.board, image.options)
+    assert again.known_sources is not None
+    assert keys_of(again, again.fetch()) == first
+
+
+def test_images_that_do_not_belong_together_have_no_manifest(
+    image: debian.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = sorted(fetched(image), key=lambda s: s.name)
+    sources.save(image.record, found)
+    (image.build / "images").mkdir(parents=True)
+    manifest = image.build / "images" / "manifest.json"
+
+    def make(name: str, *, fail: bool = False) -> Step:
+        def build(_task: output.Task) -> None:
+            if fail:
+                raise KeyboardInterrupt
+            (image.build / "images" / name).write_text(name)
+
+        return Step(name, {}, (image.build / "images" / name,), build)
+
+    steps = [make("Image"), make("sdcard.img", fail=True)]
+    monkeypatch.setattr(image, "plan", lambda _ctx: Plan(steps, image.build / "steps"))
+    manifest.write_text("of the build before")
+    with pytest.raises(KeyboardInterrupt):
+        image.run(None, force=False)
+    assert not manifest.exists()
+    steps[1] = make("sdcard.img")
+    image.run("sdcard.img", force=False)
+    assert not manifest.exists()
+    image.run(None, force=False)
+    assert "sdcard.img" in manifest.read_text()
 
 
 def test_other_keys_change_the_root_but_not_the_kernel(image: debian.Image, tmp_path: Path) -> None:

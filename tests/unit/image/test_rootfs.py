@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from k1 import board as boards
 from k1.errors import CheckFailed, K1Error
 from k1.image import rootfs
 from k1.run import run
@@ -113,6 +114,19 @@ def test_old_places_are_merged_into_usr(tmp_path: Path) -> None:
     rootfs.merge_usr(root)
     assert (root / "sbin").readlink() == Path("usr/sbin")
     assert (root / "usr" / "sbin" / "fsck").read_text() == "x"
+
+
+def test_an_overlay_replaces_links_instead_of_writing_through_them(tmp_path: Path) -> None:
+    root, overlay, outside = small_root(tmp_path), tmp_path / "overlay", tmp_path / "outside"
+    outside.write_text("the host's")
+    (root / "usr" / "bin" / "poweroff").symlink_to(outside)
+    (overlay / "usr" / "bin").mkdir(parents=True)
+    (overlay / "usr" / "bin" / "poweroff").write_text("ours")
+    (overlay / "mtu.j2").write_text("{{ board.network.mtu.value }}")
+    rootfs.lay_over(overlay, root, boards.load("virt"))
+    assert outside.read_text() == "the host's"
+    assert (root / "usr" / "bin" / "poweroff").read_text() == "ours"
+    assert (root / "mtu").read_text() == "9000"
 
 
 def test_applets_never_hide_a_real_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from k1 import board as boards
-from k1 import files, output, paths
+from k1 import files, lab, output, paths
 from k1.errors import K1Error
 from k1.image import debian, manifest
 
@@ -23,7 +23,7 @@ def build(
     board: str = typer.Option("virt", "--board", "-b", help="Board to build for (see: k1 board list)."),
     builder: str | None = typer.Option(None, help="debian or buildroot; by default the board's own."),
     jobs: int = typer.Option(len(os.sched_getaffinity(0)), "--jobs", "-j", min=1, help="Parallel compilations."),
-    step: str | None = typer.Option(None, help=f"Build only up to this step: {', '.join(debian.STEPS)}."),
+    step: str | None = typer.Option(None, help=f"Go only up to this step: {debian.FETCH}, {', '.join(debian.STEPS)}."),
     force: bool = typer.Option(False, help="Build the step named by --step although nothing changed."),
     dry_run: bool = typer.Option(False, "--dry-run", "-n", help="Show what would be built, and why; build nothing."),
     locked: bool = typer.Option(False, help="Accept only the source versions of the board's sources.lock."),
@@ -44,6 +44,8 @@ def build(
         return
     if force and not step:
         raise K1Error("--force needs --step", hint=f"name one of {', '.join(debian.STEPS)}")
+    if step and step not in (debian.FETCH, *debian.STEPS):
+        raise K1Error(f"no step named {step}", hint=f"one of {', '.join((debian.FETCH, *debian.STEPS))}")
     if locked and (update_lock or refresh):
         raise K1Error("--locked excludes --update-lock and --refresh", hint="drop one of them")
     profile = boards.load(board)
@@ -75,9 +77,11 @@ def require_builder(builder: str, board: str) -> None:
 
 def _show_plan(image: debian.Image, step: str | None, *, as_json: bool) -> None:
     found = image.known_sources
-    rows: list[dict[str, Any]] = [] if found is not None else [{"step": "sources", "reason": "not fetched yet"}]
-    if found is None:
-        rows += [{"step": name, "reason": "not built yet"} for name in debian.STEPS]
+    rows: list[dict[str, Any]] = [{"step": debian.FETCH, "reason": "" if found is not None else "not fetched yet"}]
+    if step == debian.FETCH:
+        pass
+    elif found is None:
+        rows += [{"step": name, "reason": "not known before the sources are"} for name in debian.STEPS]
     else:
         plan = image.plan(image.context(found))
         rows += [{"step": s.step.name, "reason": s.reason, "seconds": s.seconds} for s in plan.states(step)]
@@ -110,6 +114,8 @@ def clean(
 ) -> None:
     """Remove a board's build; the cache of downloads and objects stays."""
     boards.load(board)
+    if all_ and (labs := lab.running()):
+        raise K1Error(f"lab {labs[0]} runs on this build", hint=f"k1 lab down --name {labs[0]}")
     with files.locked(paths.build_dir(board) / "lock", f"the build of {board}"):
         removed = debian.clean(board, everything=all_)
     for path in removed:

@@ -29,6 +29,14 @@ app.add_typer(model.app, name="model")
 app.command(name="render")(render.render)
 
 
+_OTHER_FOLDER = "set K1_BUILD and K1_CACHE to folders you can write"
+_OS_HINTS = {
+    errno.ENOSPC: "free some disk space and call again; finished work is kept",
+    errno.EROFS: _OTHER_FOLDER,
+    errno.EACCES: _OTHER_FOLDER,
+}
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         print(f"k1 {__version__}")
@@ -46,7 +54,8 @@ def main() -> NoReturn:
     """Run the command line and exit with a code of `k1.errors.Exit`."""
     # A terminated or hung-up k1 must end the programs it started, just as an interrupted one does.
     for sign in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(sign, signal.default_int_handler)
+        if signal.getsignal(sign) is not signal.SIG_IGN:  # nohup
+            signal.signal(sign, signal.default_int_handler)
     sys.exit(_run())
 
 
@@ -70,5 +79,5 @@ def _run() -> int:
 
 def _os_error(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
-    hint = "\n  try: free some disk space and call again; finished work is kept" if error.errno == errno.ENOSPC else ""
-    return f"{where}{error.strerror or error}{hint}"
+    hint = _OS_HINTS.get(error.errno or 0, "")
+    return f"{where}{error.strerror or error}{hint and f'{chr(10)}  try: {hint}'}"

@@ -6,7 +6,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,14 +65,12 @@ def wait(boots: Sequence[Boot], timeout: float, report: Callable[[Sequence[Boot]
     """
     started = time.monotonic()
     stop = threading.Event()
-    pool = ThreadPoolExecutor(max_workers=max(len(boots), 1))
     try:
-        answers = [pool.submit(_until_answering, boot.target, stop) for boot in boots]
+        answers = [_Answer(boot.target, stop) for boot in boots]
         before: list[str] = []
         while True:
             for boot, answer in zip(boots, answers, strict=True):
-                if boot.seconds is None and answer.done():
-                    answer.result()
+                if boot.seconds is None and answer.came:
                     boot.stage, boot.seconds = READY, time.monotonic() - started
                 elif boot.seconds is None:
                     boot.update()
@@ -89,13 +86,19 @@ def wait(boots: Sequence[Boot], timeout: float, report: Callable[[Sequence[Boot]
             time.sleep(0.1)
     finally:
         stop.set()
-        # Not awaited here: a running ssh ends when the caller takes the board's power.
-        pool.shutdown(wait=False)
 
 
-def _until_answering(target: Target, stop: threading.Event) -> None:
-    while not stop.is_set() and not target.answers():
-        stop.wait(0.2)
+class _Answer:
+    """Asks a board again and again whether it answers; a daemon thread, so that a stuck ssh holds nobody up."""
+
+    def __init__(self, target: Target, stop: threading.Event) -> None:
+        self.came = False
+        threading.Thread(target=self._ask, args=(target, stop), daemon=True).start()
+
+    def _ask(self, target: Target, stop: threading.Event) -> None:
+        while not stop.is_set() and not self.came:
+            self.came = target.answers()
+            stop.wait(0.2)
 
 
 def _too_late(missing: Sequence[Boot], timeout: float) -> NotReady:

@@ -115,14 +115,17 @@ def running(lab: str) -> dict[int, psutil.Process]:
 
 def is_alive(process: psutil.Process) -> bool:
     """Whether the process still runs; one that nobody collects does not."""
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def stop(lab: str) -> None:
     """End every board of `lab`: disks are flushed; one that does not listen is killed."""
     processes = running(lab).values()
     for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.Error):
             process.terminate()
     wait_end(processes, 5.0)
     kill(lab)
@@ -134,7 +137,7 @@ def kill(lab: str, ranks: Collection[int] | None = None) -> None:
     # Again and again: one that is just becoming a daemon forks while we look.
     while found := [process for rank, process in running(lab).items() if ranks is None or rank in ranks]:
         for process in found:
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.Error):
                 process.kill()
         wait_end(found, 1.0)
         if time.monotonic() > deadline:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 from k1 import files, output, render
@@ -24,7 +23,7 @@ def step(ctx: Context) -> Step:
     def build(task: output.Task) -> None:
         log = ctx.log("card")
         work = ctx.work / "card"
-        shutil.rmtree(work, ignore_errors=True)
+        files.remove_tree(work)
         for folder in ("root", "input"):
             (work / folder).mkdir(parents=True)
         task.detail("environment")
@@ -40,14 +39,16 @@ def step(ctx: Context) -> Step:
             env=ctx.make_env,
             log=log,
         )
-        os.replace(work / "sdcard.img", card)
-        shutil.rmtree(work)
+        with files.replacing(card) as temporary:  # the work folder may lie on another file system
+            run(["cp", "--sparse=always", work / "sdcard.img", temporary])
+        files.remove_tree(work)
 
     inputs = {
         "layout": files.sha256(template),
         "card": ctx.board.card.model_dump_json(),
         "epoch": str(ctx.epoch),
-        "recipe": recipe(__file__),
+        "tools": ctx.tools,
+        "recipe": recipe(__file__, render.__file__),
     }
     return Step("card", inputs, (card,), build, needs=("uboot", "rootfs"))
 

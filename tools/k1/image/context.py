@@ -18,11 +18,31 @@ from k1.run import run
 # The images' one time stamp, unless SOURCE_DATE_EPOCH says otherwise: 2026-01-01 00:00 UTC.
 EPOCH = 1767225600
 CROSS_COMPILE = "riscv64-linux-gnu-"
+_TOOLS = (
+    *(
+        "binutils-riscv64-linux-gnu",
+        "gcc-12-riscv64-linux-gnu",
+        "squashfs-tools",
+        "genimage",
+        "e2fsprogs",
+        "dosfstools",
+    ),
+    *("mtools", "u-boot-tools"),
+)
 
 
 def recipe(*modules: str) -> str:
     """Digest of the code that makes an output, given the `__file__` of its modules: other code, other output."""
     return files.digest([files.sha256(Path(module)) for module in (__file__, *modules)])
+
+
+def work_folder(build: Path, cache: Path) -> Path:
+    """Where a build unpacks and compiles: below `build`, or elsewhere when make cannot work in a path like that."""
+    inside = build / "work"
+    if not paths.has_make_hostile_name(inside):
+        return inside
+    base = cache if not paths.has_make_hostile_name(cache) else paths.private_temporary()
+    return base / "work" / files.digest(str(build))[:12]
 
 
 @dataclass(frozen=True)
@@ -46,22 +66,10 @@ class Context:
         """Finished images."""
         return self.build / "images"
 
-    @property
-    def rendered(self) -> Path:
-        """The board's rendered templates."""
-        return self.build / "rendered"
-
     @cached_property
     def work(self) -> Path:
-        """Unpacked sources and objects; outside the build tree when its path would break make."""
-        inside = self.build / "work"
-        if not paths.has_make_hostile_name(inside):
-            return inside
-        name = files.digest(str(self.build))[:12]
-        for base in (self.cache, Path("/var/tmp") / f"k1-{os.getuid()}"):  # noqa: S108 - only objects, in a folder of our own
-            if not paths.has_make_hostile_name(base):
-                return base / "work" / name
-        raise AssertionError("the last one has a plain name")
+        """Unpacked sources and objects."""
+        return work_folder(self.build, self.cache)
 
     @property
     def epoch(self) -> int:
@@ -97,6 +105,6 @@ class Context:
         }
 
     @cached_property
-    def toolchain(self) -> str:
-        """Version of the cross compiler: another one makes another image."""
-        return run([f"{CROSS_COMPILE}gcc", "-dumpfullversion", "-dumpmachine"]).output.strip().replace("\n", " ")
+    def tools(self) -> str:
+        """Versions of the host's packages whose programs decide bytes of the images."""
+        return run(["dpkg-query", "-W", "-f", "${Package}=${Version} ", *_TOOLS], check=False).output.strip()

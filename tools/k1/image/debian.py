@@ -10,9 +10,10 @@ from pathlib import Path
 from k1 import files, output, paths, sources
 from k1.board import Board
 from k1.image import card, keys, linux, manifest, opensbi, rootfs, uboot
-from k1.image.context import Context
+from k1.image.context import Context, work_folder
 from k1.steps import Plan, State
 
+FETCH = "sources"
 STEPS = ("opensbi", "uboot", "linux", "rootfs", "card")
 _ROOT = "root/"
 
@@ -92,7 +93,7 @@ class Image:
             return self.known_sources
         with output.task("sources") as task:
             found = sources.fetch(
-                self.wanted(),
+                sorted(self.wanted(), key=lambda wanted: wanted.name),  # as load() gives them the next time
                 cache=self.cache,
                 lock=sources.load(self.lock_file),
                 locked=self.options.locked,
@@ -127,8 +128,13 @@ class Image:
         """Build what is out of date, up to one step or all; a whole build ends with the manifest."""
         _ = self.logins  # a fault in them is told before the downloads
         ctx = self.context(self.fetch())
-        states = self.plan(ctx).run(upto, force=force)
-        if upto is None and (any(state.reason for state in states) or not (ctx.images / manifest.NAME).is_file()):
+        if upto == FETCH:
+            return []
+        plan, listing = self.plan(ctx), ctx.images / manifest.NAME
+        if force or any(state.reason for state in plan.states(upto)):
+            listing.unlink(missing_ok=True)  # from here until the end the images do not belong together
+        states = plan.run(upto, force=force)
+        if upto is None and not listing.is_file():
             manifest.write(ctx, states)
         return states
 
@@ -143,7 +149,7 @@ def clean(board: str, *, everything: bool) -> list[Path]:
     """Remove one board's build: objects and images, and with `everything` its keys and labs too."""
     build = paths.build_dir(board)
     names = [build] if everything else [build / name for name in ("images", "log", "rendered", "steps", "work")]
-    removed = [path for path in names if path.exists()]
+    removed = [path for path in {*names, work_folder(build, paths.cache_dir())} if path.exists()]
     for path in removed:
         shutil.rmtree(path)
     return removed

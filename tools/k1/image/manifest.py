@@ -19,7 +19,7 @@ def write(ctx: Context, states: list[State]) -> Path:
         "board": ctx.board.name,
         "builder": "debian",
         "epoch": ctx.epoch,
-        "toolchain": ctx.toolchain,
+        "tools": ctx.tools,
         "sources": [_source(source) for source in (*ctx.fetched.values(), *ctx.packages)],
         "steps": {state.step.name: {"key": state.key, "inputs": dict(state.step.inputs)} for state in states},
         "images": {path.name: {"size": path.stat().st_size, "sha256": files.sha256(path)} for path in outputs},

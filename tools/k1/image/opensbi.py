@@ -17,6 +17,7 @@ def step(ctx: Context) -> Step:
         log = ctx.log("opensbi")
         source = tree.unpack(ctx, "opensbi", log, task)
         out = ctx.work / "opensbi" / "out"
+        files.remove_tree(out)  # its makefiles do not notice another compiler or other settings
         settings = ("PLATFORM=generic", "FW_PIC=y", f"CROSS_COMPILE={CROSS_COMPILE}", f"CC=ccache {CROSS_COMPILE}gcc")
         run(
             ["make", f"-j{ctx.jobs}", "-C", source, f"O={out}", *settings],

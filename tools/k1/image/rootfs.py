@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from k1 import files, output, render, sources
+from k1.board import Board
 from k1.errors import CheckFailed, K1Error
 from k1.image.context import CROSS_COMPILE, Context, recipe
 from k1.run import run
@@ -49,7 +50,7 @@ def step(ctx: Context) -> Step:
     def build(task: output.Task) -> None:
         log = ctx.log("rootfs")
         root = ctx.work / "rootfs"
-        shutil.rmtree(root, ignore_errors=True)
+        files.remove_tree(root)
         root.mkdir(parents=True)
         for number, package in enumerate(ctx.packages):
             task.detail(package.package)
@@ -57,13 +58,10 @@ def step(ctx: Context) -> Step:
             sources.verify(package, ctx.cache, task)
             unpack(package.files[0].path(ctx.cache), root, contents.only.get(package.package), log)
         prune(root, contents.prune)
+        for overlay in overlays(ctx):
+            lay_over(overlay, root, ctx.board)
         merge_usr(root)
         link_applets(root)
-        for overlay in overlays(ctx):
-            shutil.copytree(overlay, root, symlinks=True, dirs_exist_ok=True)
-        for template in list(root.rglob("*.j2")):
-            files.write(template.with_suffix(""), render.render_text(template, ctx.board))
-            template.unlink()
         _personalize(root, ctx)
         files.copy(ctx.images / "Image", root / "boot" / "Image")
         check_libraries(root)
@@ -78,9 +76,10 @@ def step(ctx: Context) -> Step:
         "overlay": files.digest([files.tree_digest([folder], folder) for folder in overlays(ctx)]),
         "contents": contents.model_dump_json(),
         "board.toml": files.digest(ctx.board.model_dump(mode="json")),
-        "recipe": recipe(__file__),
+        "recipe": recipe(__file__, render.__file__),
         "keys": files.digest(asdict(ctx.logins)),
         "epoch": str(ctx.epoch),
+        "tools": ctx.tools,
     }
     return Step("rootfs", inputs, (squashfs, report), build, needs=("linux",))
 
@@ -122,6 +121,19 @@ def _remove_but_licences(folder: Path) -> None:
             path.rmdir()
     if not any(folder.iterdir()):
         folder.rmdir()
+
+
+def lay_over(overlay: Path, root: Path, board: Board) -> None:
+    """Copy an overlay over the root, its templates rendered."""
+
+    def copy(source: str, target: str) -> None:
+        Path(target).unlink(missing_ok=True)  # a link there is replaced, not written through
+        shutil.copy2(source, target, follow_symlinks=False)
+
+    shutil.copytree(overlay, root, symlinks=True, dirs_exist_ok=True, copy_function=copy)
+    for template in list(root.rglob("*.j2")):
+        files.write(template.with_suffix(""), render.render_text(template, board))
+        template.unlink()
 
 
 def merge_usr(root: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from k1 import files, output, paths, sources
 from k1.errors import CheckFailed, K1Error
+from k1.image import kconfig
 from k1.image.context import Context, recipe
 from k1.run import CommandError, run
 
@@ -45,7 +45,7 @@ def unpack(
     if stamp.is_file() and stamp.read_text() == key:
         return folder / "src"
     task.detail("unpacking")
-    shutil.rmtree(folder, ignore_errors=True)
+    files.remove_tree(folder)
     folder.mkdir(parents=True)
     sources.verify(source, ctx.cache, task)
     _extract(source, ctx.cache, folder, leave_out, log)
@@ -61,9 +61,9 @@ def inputs(ctx: Context, component: str, module: str) -> dict[str, str]:
     return {
         "source": f"{source.package} {source.version} " + " ".join(f.sha256 for f in source.files),
         "patches": files.tree_digest(series(component, ctx.board.name), paths.REPO),
-        "toolchain": ctx.toolchain,
+        "tools": ctx.tools,
         "epoch": str(ctx.epoch),
-        "recipe": recipe(__file__, module),
+        "recipe": recipe(__file__, kconfig.__file__, module),
     }
 
 
@@ -84,7 +84,7 @@ def _extract(source: sources.Source, cache: Path, folder: Path, leave_out: Path 
     excludes: list[str | Path] = ["--anchored", "-X", leave_out] if leave_out else []
     compression = ["-I", "xz -T0"] if archive.suffix == ".xz" else []
     run(["tar", "-C", folder / "src", "--strip-components=1", *excludes, *compression, "-xf", archive], log=log)
-    shutil.rmtree(folder / "deb", ignore_errors=True)
+    files.remove_tree(folder / "deb")
 
 
 def apply(patch: Path, tree: Path, log: Path) -> None:

@@ -24,6 +24,7 @@ def step(ctx: Context) -> Step:
         log = ctx.log("uboot")
         source = tree.unpack(ctx, "uboot", log, task)
         out = ctx.work / "uboot" / "out"
+        files.remove_tree(out)  # its makefiles do not notice another compiler or other settings
         make: list[str | Path] = ["make", f"-j{ctx.jobs}", "-C", source, f"O={out}", f"CROSS_COMPILE={CROSS_COMPILE}"]
         make += [f"CC=ccache {CROSS_COMPILE}gcc", "HOSTCC=ccache gcc"]
         files.copy(env_source, out / "k1.env")
