@@ -21,7 +21,7 @@ def step(ctx: Context) -> Step:
     def build(task: output.Task) -> None:
         log = ctx.log("linux")
         source = tree.unpack(ctx, "linux", log, task, leave_out=leave_out)
-        out = ctx.work / "linux" / "out"
+        out = source / "out"  # there the kernel sees its sources as "..": no path of this machine gets into the Image
         out.mkdir(exist_ok=True)
         make: list[str | Path] = [
             "make",

@@ -23,7 +23,7 @@ def step(ctx: Context) -> Step:
     def build(task: output.Task) -> None:
         log = ctx.log("uboot")
         source = tree.unpack(ctx, "uboot", log, task)
-        out = ctx.work / "uboot" / "out"
+        out = source / "out"  # there U-Boot sees its sources as "..": no path of this machine gets into the binary
         files.remove_tree(out)  # its makefiles do not notice another compiler or other settings
         make: list[str | Path] = ["make", f"-j{ctx.jobs}", "-C", source, f"O={out}", f"CROSS_COMPILE={CROSS_COMPILE}"]
         make += [f"CC=ccache {CROSS_COMPILE}gcc", "HOSTCC=ccache gcc"]
