@@ -7,7 +7,7 @@ SHELL_FILES = tools/setup .ci/run $(shell git ls-files 'board/*/overlay/*' | xar
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup image lab lint format test test-e2e test-reproducible clean lock
+.PHONY: help setup image lab lint format test test-slow test-e2e test-reproducible bench-engine clean lock
 
 help: ## List the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -24,13 +24,19 @@ lab: .venv/ready ## Boot N=4 virtual boards from the image
 	@$(K1) lab up -n $(N)
 
 test: .venv/ready ## Unit and integration tests
-	$(PYTEST)
+	$(PYTEST) -m "not slow"
+
+test-slow: .venv/ready ## The tests of minutes: the real model against numpy, C tests for musl and Arm
+	$(PYTEST) -m slow
 
 test-e2e: image ## Boot virtual boards and try them
 	$(PYTEST) tests/e2e
 
 test-reproducible: .venv/ready ## Build everything twice and compare the bytes
 	$(PYTEST) tests/reproducible
+
+bench-engine: .venv/ready ## Tokens/s, start and memory of the engine here; LLAMA_BENCH=path compares with llama.cpp
+	@.venv/bin/python tests/bench/engine.py
 
 lint: .venv/ready ## ruff, mypy --strict, clang-format, shellcheck
 	.venv/bin/ruff check
