@@ -32,13 +32,18 @@ typedef struct k1_tokens {
     size_t capacity;
 } k1_tokens;
 
-/* Append the tokens of text[0..len) to out. Bytes that are not UTF-8 are encoded as bytes, never refused.
+/* Append the tokens of text[0..len) to out. Bytes that are not UTF-8 are encoded as bytes, never refused: byte-level
+ * BPE cuts the text there, so that such a byte merges with nothing. A byte for which the vocabulary has no token
+ * becomes the unknown token (SentencePiece), or is left out (BPE; SmolLM2's lacks 21 of them). BOS is not added.
  * special: whether the text of control tokens (<|im_start|>) becomes that token, or plain text.
- * O(n log n), no recursion. -1 and err when memory runs out or a pre-tokenizer limit is hit. */
+ * O(n log n), no recursion. -1, err and out as it was when memory runs out, a pre-tokenizer limit is hit or the text is
+ * longer than 256 MiB. */
 int k1_tokenizer_encode(const k1_tokenizer *tokenizer, const char *text, size_t len, bool special, k1_tokens *out,
                         k1_err *err);
 
-/* Streaming detokenizer: holds back bytes until they make whole UTF-8 sequences. Zero-initialise. */
+/* Streaming detokenizer: holds back bytes until they make whole UTF-8 sequences. Zero-initialise; to go on from other
+ * text, as a completion does from its prompt, set `started`: SentencePiece's space in front of the first word then
+ * stays, which otherwise is taken off again at the beginning and after a control token. */
 typedef struct k1_detok {
     uint8_t held[4];
     uint8_t n_held;
