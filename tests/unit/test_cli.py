@@ -41,7 +41,7 @@ def test_bad_input_is_one_error_and_exit_code_2(tmp_path: Path, words: list[str]
 def test_dry_run_builds_nothing_and_speaks_json(tmp_path: Path) -> None:
     result = k1("image", "--dry-run", "--json", K1_BUILD=str(tmp_path), K1_CACHE=str(tmp_path))
     rows = json.loads(result.stdout)
-    assert [row["step"] for row in rows] == ["sources", "opensbi", "uboot", "linux", "rootfs", "card"]
+    assert [row["step"] for row in rows] == ["sources", "opensbi", "uboot", "linux", "programs", "rootfs", "card"]
     assert not (tmp_path / "virt" / "images").exists()
 
 

@@ -27,7 +27,7 @@ _TOOLS = (
         "e2fsprogs",
         "dosfstools",
     ),
-    *("mtools", "u-boot-tools"),
+    *("mtools", "u-boot-tools", "clang-19", "lld-19"),
 )
 
 
@@ -50,7 +50,7 @@ class Context:
     """One image build.
 
     fetched: name in board.toml → what the fetcher brought.
-    packages: the root's Debian packages.
+    packages: the root's Debian packages; sysroot: those that our programs are linked against.
     """
 
     board: Board
@@ -59,6 +59,7 @@ class Context:
     jobs: int
     fetched: Mapping[str, sources.Source]
     packages: tuple[sources.Source, ...]
+    sysroot: tuple[sources.Source, ...]
     logins: Logins
 
     @property

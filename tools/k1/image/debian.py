@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from k1 import files, output, paths, sources
+from k1 import files, output, paths, sources, userland
 from k1.board import Board
-from k1.image import card, keys, linux, manifest, opensbi, rootfs, uboot
+from k1.image import card, keys, linux, manifest, opensbi, programs, rootfs, uboot
 from k1.image.context import Context, work_folder
 from k1.steps import Plan, State
 
 FETCH = "sources"
-STEPS = ("opensbi", "uboot", "linux", "rootfs", "card")
+STEPS = ("opensbi", "uboot", "linux", "programs", "rootfs", "card")
 _ROOT = "root/"
 
 
@@ -63,19 +63,23 @@ class Image:
         return keys.logins(self.build, self.options.authorized_keys, self.options.password_hash)
 
     def wanted(self) -> list[sources.Wanted]:
-        """All sources and root packages that board.toml names."""
+        """All sources and root packages that board.toml names, and what our programs are linked against."""
         image, root = self.board.image, self.board.image.root
         assert root, "builder debian has a root"
-        return [sources.Wanted(**source.model_dump()) for source in image.sources] + [
-            sources.Wanted(
-                name=f"{_ROOT}{package}",
-                kind="binary",
-                package=package,
-                architecture="riscv64",
-                suites=root.suites,
-            )
-            for package in root.packages
-        ]
+        return (
+            [sources.Wanted(**source.model_dump()) for source in image.sources]
+            + [
+                sources.Wanted(
+                    name=f"{_ROOT}{package}",
+                    kind="binary",
+                    package=package,
+                    architecture="riscv64",
+                    suites=root.suites,
+                )
+                for package in root.packages
+            ]
+            + userland.wanted()
+        )
 
     @cached_property
     def known_sources(self) -> list[sources.Source] | None:
@@ -114,14 +118,15 @@ class Image:
             build=self.build,
             cache=self.cache,
             jobs=self.options.jobs,
-            fetched={source.name: source for source in found if not source.name.startswith(_ROOT)},
+            fetched={source.name: source for source in found if "/" not in source.name},
             packages=tuple(source for source in found if source.name.startswith(_ROOT)),
+            sysroot=tuple(source for source in found if source.name.startswith(userland.PREFIX)),
             logins=self.logins,
         )
 
     def plan(self, ctx: Context) -> Plan:
         """The steps in order."""
-        makers = (opensbi.step, uboot.step, linux.step, rootfs.step, card.step)
+        makers = (opensbi.step, uboot.step, linux.step, programs.step, rootfs.step, card.step)
         return Plan([make(ctx) for make in makers], self.build / "steps")
 
     def run(self, upto: str | None, *, force: bool) -> list[State]:

@@ -20,7 +20,7 @@ def write(ctx: Context, states: list[State]) -> Path:
         "builder": "debian",
         "epoch": ctx.epoch,
         "tools": ctx.tools,
-        "sources": [_source(source) for source in (*ctx.fetched.values(), *ctx.packages)],
+        "sources": [_source(source) for source in (*ctx.fetched.values(), *ctx.packages, *ctx.sysroot)],
         "steps": {state.step.name: {"key": state.key, "inputs": dict(state.step.inputs)} for state in states},
         "images": {path.name: {"size": path.stat().st_size, "sha256": files.sha256(path)} for path in outputs},
     }

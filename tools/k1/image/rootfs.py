@@ -14,6 +14,7 @@ from pathlib import Path
 from k1 import files, output, render, sources
 from k1.board import Board
 from k1.errors import CheckFailed, K1Error
+from k1.image import programs
 from k1.image.context import CROSS_COMPILE, Context, recipe
 from k1.run import run
 from k1.steps import Step
@@ -64,6 +65,8 @@ def step(ctx: Context) -> Step:
         link_applets(root)
         _personalize(root, ctx)
         files.copy(ctx.images / "Image", root / "boot" / "Image")
+        for name in programs.NAMES:
+            shutil.copy2(ctx.images / "bin" / name, root / "usr" / "bin" / name)
         check_libraries(root)
         files.write_json(report, check_budget(root, ctx.board.storage.root_budget_mb.value))
         task.detail("squashfs")
@@ -81,7 +84,7 @@ def step(ctx: Context) -> Step:
         "epoch": str(ctx.epoch),
         "tools": ctx.tools,
     }
-    return Step("rootfs", inputs, (squashfs, report), build, needs=("linux",))
+    return Step("rootfs", inputs, (squashfs, report), build, needs=("linux", "programs"))
 
 
 def overlays(ctx: Context) -> list[Path]:

@@ -1,7 +1,8 @@
 /* The inner loops, one table of function pointers per instruction set.
- * `k1_kernels_scalar` is the reference in plain C; each other table gives the same results within rounding, and exactly
- * the same integer sums. No result depends on how many rows or tokens a call covers: every output element is
- * summed in one fixed order over the whole row, so batch size, chunking and thread count cannot change it. */
+ * `k1_kernels_scalar` is the reference in plain C; each other table gives the same results to the bit, so that nodes of
+ * different kinds agree (kernels/scalar.h fixes the order of every sum). No result depends on how many rows or tokens a
+ * call covers: every output element is summed in one fixed order over the whole row, so batch size, chunking and thread
+ * count cannot change it. */
 #ifndef K1_KERNELS_H
 #define K1_KERNELS_H
 

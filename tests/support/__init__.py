@@ -1,0 +1,1 @@
+"""Oracles that tests compare against."""

@@ -1,0 +1,54 @@
+#include "k1/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *const level_names[] = {"error", "warn", "info", "debug"};
+
+int k1_log_level_parse(const char *name, k1_log_level *level, k1_err *err) {
+    for (size_t i = 0; i < sizeof level_names / sizeof *level_names; i++) {
+        if (strcmp(name, level_names[i]) == 0) {
+            *level = (k1_log_level)i;
+            return 0;
+        }
+    }
+    return k1_fail(err, "log_level: \"%.40s\" is none of error, warn, info, debug", name);
+}
+
+static size_t put_time(char *out, size_t capacity) {
+    struct timespec now;
+    struct tm utc;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    size_t n = strftime(out, capacity, "%Y-%m-%dT%H:%M:%S", &utc);
+    return n + (size_t)snprintf(out + n, capacity - n, ".%03ldZ ", now.tv_nsec / 1000000);
+}
+
+void k1_log_line(const k1_log *log, k1_log_level level, const char *event, const char *format, ...) {
+    if (level > log->level) {
+        return;
+    }
+    char line[1024];
+    size_t room = sizeof line - 1; /* for the newline */
+    size_t n = put_time(line, room);
+    n += (size_t)snprintf(line + n, room - n, "%s %s ", level_names[level], event);
+    size_t body = n;
+    va_list args;
+    va_start(args, format);
+    int wanted = vsnprintf(line + n, room - n, format, args);
+    va_end(args);
+    if (wanted > 0) {
+        n += (size_t)wanted < room - n ? (size_t)wanted : room - n - 1;
+    }
+    for (size_t i = body; i < n; i++) {
+        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f) {
+            line[i] = '?';
+        }
+    }
+    line[n++] = '\n';
+    ssize_t written = write(log->fd, line, n);
+    (void)written; /* nothing to do about a log that cannot be written */
+}

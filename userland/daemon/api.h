@@ -1,0 +1,56 @@
+/* The OpenAI-compatible bodies: requests in, answers out. Nothing here knows about sockets. */
+#ifndef K1_API_H
+#define K1_API_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "k1/request.h"
+
+/* status: the HTTP status; field: the one at fault, or "". */
+typedef struct k1_api_error {
+    int status;
+    char field[32];
+    char message[400];
+} k1_api_error;
+
+typedef struct k1_completion {
+    k1_request_params params;
+    bool stream;
+    bool include_usage; /* stream_options.include_usage */
+    char model[128];    /* as the client wrote it, else "" */
+} k1_completion;
+
+/* Read the body of POST /v1/completions. Unknown fields are ignored; fields that would change the answer and are not
+ * supported are refused. -1 and error: 400 and what to change. Free out->params in any case. */
+int k1_api_completion(const char *body, size_t len, k1_completion *out, k1_api_error *error);
+
+/* Answers as JSON text, malloc'ed; NULL when memory runs out. */
+typedef struct k1_api_answer {
+    const char *id;
+    const char *model;
+    int64_t created;
+} k1_api_answer;
+
+char *k1_api_error_body(const k1_api_error *error);
+/* The whole answer. text: UTF-8. */
+char *k1_api_result(const k1_api_answer *answer, const k1_request *request, const char *text, size_t n);
+/* One part of a stream. */
+char *k1_api_part(const k1_api_answer *answer, const char *text, size_t n);
+/* Its last part: why it ended, usage and timings. */
+char *k1_api_last_part(const k1_api_answer *answer, const k1_request *request);
+/* The part without choices that stream_options.include_usage asks for. */
+char *k1_api_usage_part(const k1_api_answer *answer, const k1_request *request);
+char *k1_api_models(const char *model, int64_t created);
+
+typedef struct k1_api_health {
+    const char *model;
+    const char *kernels;
+    uint32_t n_ctx, n_threads;
+    size_t n_running, n_waiting;
+} k1_api_health;
+
+char *k1_api_health_body(const k1_api_health *health);
+
+#endif

@@ -1,0 +1,112 @@
+#include "api.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#include "k1/options.h"
+
+/* Takes the object; six digits, as times are not known better. */
+static char *dump(json_t *object) {
+    char *text = object == NULL ? NULL : json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    json_decref(object);
+    return text;
+}
+
+static const char *error_type(int status) {
+    switch (status) {
+    case 401:
+        return "authentication_error";
+    case 404:
+        return "not_found_error";
+    case 503:
+        return "overloaded_error";
+    default:
+        return status >= 500 ? "server_error" : "invalid_request_error";
+    }
+}
+
+char *k1_api_error_body(const k1_api_error *error) {
+    /* A message may quote the client, cut in the middle of a character. */
+    json_t *message = json_string(error->message);
+    if (message == NULL) {
+        message = json_string("the request cannot be handled");
+    }
+    const char *field = error->field[0] == '\0' ? NULL : error->field;
+    return dump(json_pack("{s:{s:o,s:s,s:s?,s:s?}}", "error", "message", message, "type", error_type(error->status),
+                          "param", field, "code", error->status == 401 ? "invalid_api_key" : NULL));
+}
+
+static json_t *usage(const k1_request *request) {
+    size_t prompt = request->n_prompt;
+    size_t generated = k1_request_n_generated(request);
+    return json_pack("{s:I,s:I,s:I}", "prompt_tokens", (json_int_t)prompt, "completion_tokens", (json_int_t)generated,
+                     "total_tokens", (json_int_t)(prompt + generated));
+}
+
+static double per_token(double ms, size_t n) { return n == 0 ? 0 : ms / (double)n; }
+
+/* The names and meanings of llama.cpp's server. */
+static json_t *timings(const k1_request *request) {
+    size_t n_prompt = request->n_prompt;
+    size_t n = k1_request_n_generated(request);
+    double prompt_ms = k1_request_prompt_ms(request);
+    double predicted_ms = k1_request_predicted_ms(request);
+    return json_pack("{s:I,s:f,s:f,s:f,s:I,s:f,s:f,s:f}", "prompt_n", (json_int_t)n_prompt, "prompt_ms", prompt_ms,
+                     "prompt_per_token_ms", per_token(prompt_ms, n_prompt), "prompt_per_second",
+                     k1_rate(n_prompt, prompt_ms), "predicted_n", (json_int_t)n, "predicted_ms", predicted_ms,
+                     "predicted_per_token_ms", per_token(predicted_ms, n), "predicted_per_second",
+                     k1_rate(n, predicted_ms));
+}
+
+static json_t *choice(const char *text, size_t n, const char *finish) {
+    return json_pack("{s:i,s:s%,s:n,s:s?}", "index", 0, "text", text, n, "logprobs", "finish_reason", finish);
+}
+
+static const char *finish_reason(const k1_request *request) {
+    return request->finish == K1_FINISH_STOP ? "stop" : "length";
+}
+
+/* choices: an array, taken. */
+static json_t *envelope(const k1_api_answer *answer, json_t *choices) {
+    return json_pack("{s:s,s:s,s:I,s:s,s:o}", "id", answer->id, "object", "text_completion", "created",
+                     (json_int_t)answer->created, "model", answer->model, "choices", choices);
+}
+
+static void add_figures(json_t *object, const k1_request *request) {
+    json_object_set_new(object, "usage", usage(request));
+    json_object_set_new(object, "timings", timings(request));
+}
+
+char *k1_api_result(const k1_api_answer *answer, const k1_request *request, const char *text, size_t n) {
+    json_t *object = envelope(answer, json_pack("[o]", choice(text, n, finish_reason(request))));
+    add_figures(object, request);
+    return dump(object);
+}
+
+char *k1_api_part(const k1_api_answer *answer, const char *text, size_t n) {
+    return dump(envelope(answer, json_pack("[o]", choice(text, n, NULL))));
+}
+
+char *k1_api_last_part(const k1_api_answer *answer, const k1_request *request) {
+    json_t *object = envelope(answer, json_pack("[o]", choice("", 0, finish_reason(request))));
+    add_figures(object, request);
+    return dump(object);
+}
+
+char *k1_api_usage_part(const k1_api_answer *answer, const k1_request *request) {
+    json_t *object = envelope(answer, json_array());
+    json_object_set_new(object, "usage", usage(request));
+    return dump(object);
+}
+
+char *k1_api_models(const char *model, int64_t created) {
+    return dump(json_pack("{s:s,s:[{s:s,s:s,s:I,s:s}]}", "object", "list", "data", "id", model, "object", "model",
+                          "created", (json_int_t)created, "owned_by", "k1"));
+}
+
+char *k1_api_health_body(const k1_api_health *health) {
+    return dump(json_pack("{s:s,s:s,s:s,s:I,s:I,s:s,s:I,s:I}", "status", "ok", "version", K1_VERSION, "model",
+                          health->model, "n_ctx", (json_int_t)health->n_ctx, "n_threads", (json_int_t)health->n_threads,
+                          "kernels", health->kernels, "running", (json_int_t)health->n_running, "waiting",
+                          (json_int_t)health->n_waiting));
+}

@@ -1,0 +1,545 @@
+#include "http.h"
+
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/http.h>
+#include <event2/listener.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "api.h"
+
+enum {
+    MAX_BODY = 4 << 20,
+    MAX_HEADERS = 16 << 10,
+    MAX_EARLY = 64 << 10, /* bytes a client may send ahead while its answer is pending */
+    IDLE_SECONDS = 60,
+    ID_BYTES = 12,
+};
+
+static const struct timeval idle = {.tv_sec = IDLE_SECONDS};
+
+/* One completion and its client. */
+typedef struct exchange {
+    k1_http *http;
+    struct evhttp_request *req; /* NULL: the client has gone */
+    k1_job job;
+    bool stream, include_usage;
+    bool begun; /* the stream's headers are out */
+    char id[8 + 2 * ID_BYTES];
+    char model[128];
+    int64_t created;
+    k1_text text; /* of an answer in one piece */
+    struct exchange *before, *next;
+} exchange;
+
+struct k1_http {
+    k1_http_config config;
+    struct event_base *base;
+    struct evhttp *server;
+    struct evhttp_bound_socket *bound; /* NULL once stopped */
+    struct event *worker_event;
+    struct event *resume_event; /* accepts again after files ran out */
+    exchange *exchanges;
+    int64_t started; /* seconds since 1970 */
+    uint16_t port;
+};
+
+/* ---- answers ---- */
+
+static void add_header(struct evhttp_request *req, const char *name, const char *value) {
+    evhttp_add_header(evhttp_request_get_output_headers(req), name, value);
+}
+
+/* body: malloc'ed, taken; NULL when memory ran out. */
+static void send_json(struct evhttp_request *req, int status, char *body) {
+    static const char oom[] = "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,"
+                              "\"code\":null}}";
+    struct evbuffer *buffer = evbuffer_new();
+    add_header(req, "Content-Type", "application/json");
+    if (buffer == NULL ||
+        evbuffer_add(buffer, body == NULL ? oom : body, body == NULL ? sizeof oom - 1 : strlen(body))) {
+        body = NULL;
+    }
+    evhttp_send_reply(req, body == NULL ? 500 : status, NULL, buffer);
+    if (buffer != NULL) {
+        evbuffer_free(buffer);
+    }
+    free(body);
+}
+
+static void send_error(struct evhttp_request *req, const k1_api_error *error) {
+    if (error->status == 401) {
+        add_header(req, "WWW-Authenticate", "Bearer");
+    } else if (error->status == 503) {
+        add_header(req, "Retry-After", "1");
+    }
+    send_json(req, error->status, k1_api_error_body(error));
+}
+
+static k1_api_error make_error(int status, const char *field, const char *message) {
+    k1_api_error error = {.status = status};
+    snprintf(error.field, sizeof error.field, "%s", field);
+    snprintf(error.message, sizeof error.message, "%.390s", message);
+    return error;
+}
+
+/* One server-sent event. body: malloc'ed, taken. */
+static void send_event(struct evhttp_request *req, char *body) {
+    struct evbuffer *buffer = evbuffer_new();
+    if (buffer != NULL && body != NULL && evbuffer_add_printf(buffer, "data: %s\n\n", body) > 0) {
+        evhttp_send_reply_chunk(req, buffer);
+    }
+    if (buffer != NULL) {
+        evbuffer_free(buffer);
+    }
+    free(body);
+}
+
+/* ---- exchanges ---- */
+
+static void link_exchange(k1_http *http, exchange *x) {
+    x->next = http->exchanges;
+    if (x->next != NULL) {
+        x->next->before = x;
+    }
+    http->exchanges = x;
+}
+
+static void leave_when_idle(k1_http *http) {
+    /* A moment for the last answers to reach their sockets. */
+    static const struct timeval moment = {.tv_usec = 50000};
+    if (http->bound == NULL && http->exchanges == NULL) {
+        event_base_loopexit(http->base, &moment);
+    }
+}
+
+static void free_exchange(exchange *x) {
+    k1_http *http = x->http;
+    if (x->before != NULL) {
+        x->before->next = x->next;
+    } else {
+        http->exchanges = x->next;
+    }
+    if (x->next != NULL) {
+        x->next->before = x->before;
+    }
+    k1_job_clear(&x->job);
+    free(x->text.data);
+    free(x);
+    leave_when_idle(http);
+}
+
+/* evhttp frees the connection: cancel the job, whose last reply frees the exchange. */
+static void on_close(struct evhttp_connection *connection, void *arg) {
+    exchange *x = arg;
+    (void)connection;
+    /* A request without a connection has been left to us; else evhttp frees it too. */
+    if (evhttp_request_get_connection(x->req) == NULL) {
+        evhttp_request_free(x->req);
+    }
+    x->req = NULL;
+    k1_worker_cancel(x->http->config.worker, &x->job);
+}
+
+static struct bufferevent *stream_of(const exchange *x) {
+    return evhttp_connection_get_bufferevent(evhttp_request_get_connection(x->req));
+}
+
+/* A client may send its next requests ahead, but not without end. */
+static void on_early_bytes(struct bufferevent *stream, void *arg) {
+    if (evbuffer_get_length(bufferevent_get_input(stream)) > MAX_EARLY) {
+        evhttp_connection_free(arg);
+    }
+}
+
+/* While an answer is pending evhttp does not read, and would not notice a client that closes. Reading is turned on, but
+ * evhttp's read callback must not run: it ends the program when bytes come in this state (libevent 2.1). Each write
+ * replaces the callbacks. Their common argument is the connection. */
+static void watch_client(exchange *x) {
+    struct bufferevent *stream = stream_of(x);
+    bufferevent_data_cb on_write;
+    bufferevent_event_cb on_event;
+    void *connection;
+    bufferevent_getcb(stream, NULL, &on_write, &on_event, &connection);
+    bufferevent_setcb(stream, on_early_bytes, on_write, on_event, connection);
+    bufferevent_enable(stream, EV_READ);
+}
+
+static void hold_client(exchange *x) {
+    bufferevent_set_timeouts(stream_of(x), NULL, &idle); /* silence is fine now; not taking our bytes is not */
+    evhttp_connection_set_closecb(evhttp_request_get_connection(x->req), on_close, x);
+    watch_client(x);
+}
+
+/* Undo hold_client, before the last bytes of the answer. */
+static struct evhttp_request *release_client(exchange *x) {
+    struct evhttp_request *req = x->req;
+    evhttp_connection_set_closecb(evhttp_request_get_connection(req), NULL, NULL);
+    bufferevent_set_timeouts(stream_of(x), &idle, &idle);
+    x->req = NULL;
+    return req;
+}
+
+static k1_api_answer answer_of(const exchange *x) {
+    return (k1_api_answer){.id = x->id, .model = x->model, .created = x->created};
+}
+
+static void begin_stream(exchange *x) {
+    if (!x->begun) {
+        x->begun = true;
+        add_header(x->req, "Content-Type", "text/event-stream");
+        add_header(x->req, "Cache-Control", "no-cache");
+        evhttp_send_reply_start(x->req, HTTP_OK, NULL);
+    }
+}
+
+static void end_with_error(exchange *x, const k1_api_error *error) {
+    struct evhttp_request *req = release_client(x);
+    if (x->begun) {
+        send_event(req, k1_api_error_body(error));
+        evhttp_send_reply_end(req);
+    } else {
+        send_error(req, error);
+    }
+}
+
+static void end_well(exchange *x) {
+    k1_api_answer answer = answer_of(x);
+    const k1_request *request = &x->job.request;
+    if (!x->stream) {
+        char *body = k1_api_result(&answer, request, x->text.n > 0 ? x->text.data : "", x->text.n);
+        send_json(release_client(x), HTTP_OK, body);
+        return;
+    }
+    begin_stream(x);
+    struct evhttp_request *req = release_client(x);
+    send_event(req, k1_api_last_part(&answer, request));
+    if (x->include_usage) {
+        send_event(req, k1_api_usage_part(&answer, request));
+    }
+    send_event(req, strdup("[DONE]"));
+    evhttp_send_reply_end(req);
+}
+
+static void add_text(exchange *x, const k1_reply *reply) {
+    if (x->stream) {
+        k1_api_answer answer = answer_of(x);
+        begin_stream(x);
+        send_event(x->req, k1_api_part(&answer, reply->text, reply->n));
+        watch_client(x);
+    } else if (k1_text_add(&x->text, reply->text, reply->n) != 0) {
+        k1_worker_cancel(x->http->config.worker, &x->job);
+    }
+}
+
+static void log_end(const exchange *x, const k1_reply *reply) {
+    static const char *const outcomes[] = {
+        [K1_REPLY_DONE] = "done",
+        [K1_REPLY_REFUSED] = "refused",
+        [K1_REPLY_FAILED] = "failed",
+        [K1_REPLY_CANCELLED] = "cancelled",
+    };
+    const k1_request *r = &x->job.request;
+    bool done = reply->kind == K1_REPLY_DONE;
+    k1_log_line(x->http->config.log, reply->kind == K1_REPLY_FAILED ? K1_LOG_ERROR : K1_LOG_INFO, "completion",
+                "id=%s outcome=%s prompt=%zu generated=%zu prompt_ms=%.1f predicted_ms=%.1f%s%s", x->id,
+                outcomes[reply->kind], r->n_prompt, k1_request_n_generated(r), done ? k1_request_prompt_ms(r) : 0,
+                done ? k1_request_predicted_ms(r) : 0, reply->n > 0 ? " error=" : "", reply->n > 0 ? reply->text : "");
+}
+
+static void tell_client(exchange *x, const k1_reply *reply) {
+    k1_api_error error;
+    switch (reply->kind) {
+    case K1_REPLY_TEXT:
+        add_text(x, reply);
+        return;
+    case K1_REPLY_DONE:
+        end_well(x);
+        return;
+    case K1_REPLY_REFUSED:
+        error = make_error(400, "prompt", reply->text);
+        break;
+    case K1_REPLY_FAILED:
+        error = make_error(500, "", reply->text);
+        break;
+    default:
+        error = make_error(503, "", "the server is stopping; try again later");
+        break;
+    }
+    end_with_error(x, &error);
+}
+
+static void on_reply(k1_job *job, const k1_reply *reply) {
+    exchange *x = job->owner;
+    if (x->req != NULL) {
+        tell_client(x, reply);
+    }
+    if (reply->kind != K1_REPLY_TEXT) {
+        log_end(x, reply);
+        free_exchange(x);
+    }
+}
+
+/* ---- routes ---- */
+
+static void set_identity(exchange *x, const k1_completion *wanted) {
+    unsigned char bytes[ID_BYTES];
+    randombytes_buf(bytes, sizeof bytes);
+    memcpy(x->id, "cmpl-", 5);
+    sodium_bin2hex(x->id + 5, sizeof x->id - 5, bytes, sizeof bytes);
+    snprintf(x->model, sizeof x->model, "%s", wanted->model[0] ? wanted->model : x->http->config.runtime->name);
+    x->created = (int64_t)time(NULL);
+}
+
+static void start_exchange(k1_http *http, struct evhttp_request *req, k1_completion *wanted) {
+    exchange *x = calloc(1, sizeof *x);
+    if (x == NULL) {
+        k1_request_params_free(&wanted->params);
+        send_json(req, 500, NULL);
+        return;
+    }
+    *x = (exchange){.http = http, .req = req, .stream = wanted->stream, .include_usage = wanted->include_usage};
+    x->job.params = wanted->params;
+    x->job.on_reply = on_reply;
+    x->job.owner = x;
+    set_identity(x, wanted);
+    link_exchange(http, x);
+    if (k1_worker_submit(http->config.worker, &x->job)) {
+        hold_client(x);
+        return;
+    }
+    k1_api_error error = make_error(503, "", "too many requests are waiting; try again later");
+    send_error(req, &error);
+    free_exchange(x);
+}
+
+static void post_completions(k1_http *http, struct evhttp_request *req) {
+    struct evbuffer *input = evhttp_request_get_input_buffer(req);
+    size_t n = evbuffer_get_length(input);
+    const unsigned char *body = n == 0 ? (const unsigned char *)"" : evbuffer_pullup(input, -1);
+    k1_completion wanted;
+    k1_api_error error;
+    if (body == NULL) {
+        send_json(req, 500, NULL);
+    } else if (k1_api_completion((const char *)body, n, &wanted, &error) != 0) {
+        k1_request_params_free(&wanted.params);
+        send_error(req, &error);
+    } else {
+        evbuffer_drain(input, n);
+        start_exchange(http, req, &wanted);
+    }
+}
+
+static void get_models(k1_http *http, struct evhttp_request *req) {
+    send_json(req, HTTP_OK, k1_api_models(http->config.runtime->name, http->started));
+}
+
+static void get_health(k1_http *http, struct evhttp_request *req) {
+    const k1_runtime *runtime = http->config.runtime;
+    k1_api_health health = {
+        .model = runtime->name,
+        .kernels = runtime->kernels->name,
+        .n_ctx = runtime->n_ctx,
+        .n_threads = runtime->n_threads,
+        .n_running = k1_worker_n_running(http->config.worker),
+        .n_waiting = k1_worker_n_waiting(http->config.worker),
+    };
+    send_json(req, HTTP_OK, k1_api_health_body(&health));
+}
+
+typedef struct route {
+    const char *path;
+    enum evhttp_cmd_type method;
+    const char *allow;
+    bool open; /* without a token */
+    void (*handle)(k1_http *http, struct evhttp_request *req);
+} route;
+
+static const route routes[] = {
+    {"/health", EVHTTP_REQ_GET, "GET", true, get_health},
+    {"/v1/models", EVHTTP_REQ_GET, "GET", false, get_models},
+    {"/v1/completions", EVHTTP_REQ_POST, "POST", false, post_completions},
+};
+
+static const route *find_route(const struct evhttp_request *req) {
+    const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(req));
+    for (size_t i = 0; path != NULL && i < sizeof routes / sizeof *routes; i++) {
+        if (strcmp(path, routes[i].path) == 0) {
+            return &routes[i];
+        }
+    }
+    return NULL;
+}
+
+static void on_request(struct evhttp_request *req, void *arg) {
+    k1_http *http = arg;
+    const route *r = find_route(req);
+    const char *authorization = evhttp_find_header(evhttp_request_get_input_headers(req), "Authorization");
+    k1_api_error error;
+    if ((r == NULL || !r->open) && !k1_auth_allows(http->config.auth, authorization)) {
+        error = make_error(401, "", "a valid API token is needed: send \"Authorization: Bearer TOKEN\"");
+    } else if (r == NULL) {
+        error = make_error(404, "", "no such path; there are /health, /v1/models and /v1/completions");
+    } else if (evhttp_request_get_command(req) != r->method) {
+        add_header(req, "Allow", r->allow);
+        error = make_error(405, "", "this path does not take this method; see the header Allow");
+    } else {
+        r->handle(http, req);
+        return;
+    }
+    send_error(req, &error);
+}
+
+/* ---- listening ---- */
+
+static void on_worker(evutil_socket_t fd, short what, void *arg) {
+    k1_http *http = arg;
+    (void)fd, (void)what;
+    k1_worker_poll(http->config.worker);
+}
+
+static void on_resume(evutil_socket_t fd, short what, void *arg) {
+    k1_http *http = arg;
+    (void)fd, (void)what;
+    if (http->bound != NULL) {
+        evconnlistener_enable(evhttp_bound_socket_get_listener(http->bound));
+    }
+}
+
+static int find_http(const struct event_base *base, const struct event *event, void *found) {
+    (void)base;
+    if (event_get_callback(event) != on_worker) {
+        return 0;
+    }
+    *(k1_http **)found = event_get_callback_arg(event);
+    return 1;
+}
+
+/* Out of files: the client that waits would be reported again and again. The listener's argument is evhttp's, so ours
+ * is found by the worker's event. */
+static void on_accept_error(struct evconnlistener *listener, void *arg) {
+    static const struct timeval pause = {.tv_usec = 200000};
+    k1_http *http = NULL;
+    int why = errno;
+    (void)arg;
+    event_base_foreach_event(evconnlistener_get_base(listener), find_http, &http);
+    if (http != NULL) {
+        k1_log_line(http->config.log, K1_LOG_WARN, "accept", "error=%s", strerror(why));
+        evconnlistener_disable(listener);
+        event_add(http->resume_event, &pause);
+    }
+}
+
+static uint16_t bound_port(struct evhttp_bound_socket *bound) {
+    struct sockaddr_storage address;
+    socklen_t n = sizeof address;
+    memset(&address, 0, sizeof address);
+    if (getsockname(evhttp_bound_socket_get_fd(bound), (struct sockaddr *)&address, &n) != 0) {
+        return 0;
+    }
+    if (address.ss_family == AF_INET6) {
+        struct sockaddr_in6 v6;
+        memcpy(&v6, &address, sizeof v6);
+        return ntohs(v6.sin6_port);
+    }
+    struct sockaddr_in v4;
+    memcpy(&v4, &address, sizeof v4);
+    return ntohs(v4.sin_port);
+}
+
+/* Accepted sockets inherit it: a stream of tokens is many small writes, none of which should wait for the others. */
+static void send_at_once(struct evhttp_bound_socket *bound) {
+    int on = 1;
+    setsockopt(evhttp_bound_socket_get_fd(bound), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+static int listen_on(k1_http *http, k1_err *err) {
+    const char *host = http->config.host;
+    errno = 0;
+    http->bound = evhttp_bind_socket_with_handle(http->server, host, http->config.port);
+    if (http->bound == NULL) {
+        return k1_fail(err, "cannot listen on %s port %u: %s; choose another --host or --port", host, http->config.port,
+                       errno != 0 ? strerror(errno) : "no such address");
+    }
+    send_at_once(http->bound);
+    http->port = bound_port(http->bound);
+    evconnlistener_set_error_cb(evhttp_bound_socket_get_listener(http->bound), on_accept_error);
+    return 0;
+}
+
+static void set_limits(struct evhttp *server) {
+    evhttp_set_max_body_size(server, MAX_BODY);
+    evhttp_set_max_headers_size(server, MAX_HEADERS);
+    evhttp_set_timeout(server, IDLE_SECONDS);
+    evhttp_set_flags(server, EVHTTP_SERVER_LINGERING_CLOSE); /* so that the sender of a huge body reads its 413 */
+    evhttp_set_default_content_type(server, NULL);
+    evhttp_set_allowed_methods(server, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT |
+                                           EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE |
+                                           EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH);
+}
+
+static int set_up(k1_http *http, k1_err *err) {
+    http->server = evhttp_new(http->base);
+    http->worker_event =
+        event_new(http->base, k1_worker_fd(http->config.worker), EV_READ | EV_PERSIST, on_worker, http);
+    http->resume_event = event_new(http->base, -1, 0, on_resume, http);
+    if (http->server == NULL || http->worker_event == NULL || http->resume_event == NULL) {
+        return k1_fail(err, "out of memory");
+    }
+    set_limits(http->server);
+    evhttp_set_gencb(http->server, on_request, http);
+    event_add(http->worker_event, NULL);
+    return listen_on(http, err);
+}
+
+k1_http *k1_http_new(struct event_base *base, const k1_http_config *config, k1_err *err) {
+    k1_http *http = calloc(1, sizeof *http);
+    if (http == NULL) {
+        k1_fail(err, "out of memory");
+        return NULL;
+    }
+    http->config = *config;
+    http->base = base;
+    http->started = (int64_t)time(NULL);
+    if (set_up(http, err) != 0) {
+        k1_http_free(http);
+        return NULL;
+    }
+    return http;
+}
+
+void k1_http_stop(k1_http *http) {
+    if (http->bound == NULL) {
+        return;
+    }
+    evhttp_del_accept_socket(http->server, http->bound);
+    http->bound = NULL;
+    exchange *next;
+    for (exchange *x = http->exchanges; x != NULL; x = next) {
+        next = x->next;
+        k1_worker_cancel(http->config.worker, &x->job);
+    }
+    leave_when_idle(http);
+}
+
+void k1_http_free(k1_http *http) {
+    if (http->server != NULL) {
+        evhttp_free(http->server);
+    }
+    if (http->worker_event != NULL) {
+        event_free(http->worker_event);
+    }
+    if (http->resume_event != NULL) {
+        event_free(http->resume_event);
+    }
+    free(http);
+}
+
+uint16_t k1_http_port(const k1_http *http) { return http->port; }
