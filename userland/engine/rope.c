@@ -1,0 +1,50 @@
+/* Rotary position embedding (Su et al. 2021, arXiv:2104.09864) by exact angles: tables computed in double precision,
+ * rounded once to float. */
+#include <math.h>
+
+#include "internal.h"
+
+#define TWO_PI 6.283185307179586476925
+
+/* Llama 3.1: wavelengths beyond the original context are stretched by the factor, short ones kept, and those between
+ * interpolated (transformers, modeling_rope_utils.py, _compute_llama3_parameters). */
+static double llama3_scaled(double freq, const k1_rope_scaling *scaling) {
+    double turns = scaling->original_context * freq / TWO_PI;
+    double smooth = (turns - scaling->low_freq_factor) / (scaling->high_freq_factor - scaling->low_freq_factor);
+    smooth = fmin(1.0, fmax(0.0, smooth));
+    return freq * (smooth + (1.0 - smooth) / scaling->llama3_factor);
+}
+
+void k1_rope_freqs(uint32_t n_rot, double base, const k1_rope_scaling *scaling, double *freqs) {
+    for (uint32_t i = 0; i < n_rot / 2; i++) {
+        double freq = pow(base, -2.0 * i / n_rot) / scaling->linear;
+        if (scaling->llama3) {
+            freq = llama3_scaled(freq, scaling);
+        }
+        freqs[i] = scaling->factors != NULL ? freq / (double)scaling->factors[i] : freq;
+    }
+}
+
+void k1_rope_tables(const double *freqs, uint32_t n_pairs, uint32_t first, uint32_t n_positions, float *cos_out,
+                    float *sin_out) {
+    for (uint32_t p = 0; p < n_positions; p++) {
+        double pos = (double)first + p;
+        for (uint32_t i = 0; i < n_pairs; i++) {
+            size_t at = (size_t)p * n_pairs + i;
+            cos_out[at] = (float)cos(pos * freqs[i]);
+            sin_out[at] = (float)sin(pos * freqs[i]);
+        }
+    }
+}
+
+void k1_rope_apply(float *head, const float *cos_row, const float *sin_row, uint32_t n_pairs, k1_rope_pairs pairs) {
+    size_t step = pairs == K1_ROPE_HALVES ? 1 : 2;
+    size_t distance = pairs == K1_ROPE_HALVES ? n_pairs : 1;
+    for (uint32_t i = 0; i < n_pairs; i++) {
+        float *a = head + i * step;
+        float *b = a + distance;
+        float rotated = *a * cos_row[i] - *b * sin_row[i];
+        *b = *a * sin_row[i] + *b * cos_row[i];
+        *a = rotated;
+    }
+}
