@@ -5,7 +5,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -18,28 +17,24 @@ static const k1_rope_scaling unscaled = {.linear = 1.0};
 
 static void positions_up_to_a_million_raise_no_exception(void **state) {
     (void)state;
-    enum { CHUNK = 4096 };
-    float *cos_row = calloc((size_t)CHUNK * N_PAIRS, sizeof *cos_row);
-    float *sin_row = calloc((size_t)CHUNK * N_PAIRS, sizeof *sin_row);
-    double freqs[N_PAIRS];
-    float head[N_ROT];
-    assert_non_null(cos_row);
-    assert_non_null(sin_row);
+    enum { CHUNK = 4096, PAIRS = 8 };
+    float cos_rows[CHUNK * PAIRS];
+    float sin_rows[CHUNK * PAIRS];
+    double freqs[PAIRS];
+    float head[2 * PAIRS];
     assert_int_equal(feclearexcept(FE_ALL_EXCEPT), 0);
-    k1_rope_freqs(N_ROT, 10000.0, &unscaled, freqs);
-    for (uint32_t first = 0; first < 1u << 20; first += CHUNK * 16) { /* every sixteenth chunk, and the last position */
-        uint32_t start = first + CHUNK * 15;
-        k1_rope_tables(freqs, N_PAIRS, start, CHUNK, cos_row, sin_row);
-        for (size_t i = 0; i < N_ROT; i++) {
-            head[i] = (float)i - 31.5f;
+    k1_rope_freqs(2 * PAIRS, 10000.0, &unscaled, freqs);
+    for (uint32_t first = 0; first < 1u << 20; first += CHUNK) {
+        k1_rope_tables(freqs, PAIRS, first, CHUNK, cos_rows, sin_rows);
+        for (size_t i = 0; i < 2 * PAIRS; i++) {
+            head[i] = (float)i - 7.5f;
         }
-        k1_rope_apply(head, cos_row, sin_row, N_PAIRS, K1_ROPE_NEIGHBOURS);
-        k1_rope_apply(head, cos_row + (CHUNK - 1) * N_PAIRS, sin_row + (CHUNK - 1) * N_PAIRS, N_PAIRS, K1_ROPE_HALVES);
+        for (size_t p = 0; p < CHUNK; p++) {
+            k1_rope_pairs pairs = p % 2 == 0 ? K1_ROPE_NEIGHBOURS : K1_ROPE_HALVES;
+            k1_rope_apply(head, cos_rows + p * PAIRS, sin_rows + p * PAIRS, PAIRS, pairs);
+        }
     }
-    k1_rope_tables(freqs, N_PAIRS, 0, CHUNK, cos_row, sin_row);
     assert_int_equal(fetestexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW), 0);
-    free(cos_row);
-    free(sin_row);
 }
 
 static void angles_are_exact_far_out(void **state) {
