@@ -30,7 +30,7 @@ test-slow: .venv/ready ## The tests of minutes: the real model against numpy, C 
 	$(PYTEST) -m slow
 
 test-e2e: image ## Boot virtual boards and try them
-	$(PYTEST) tests/e2e
+	$(PYTEST) -m "not slow" tests/e2e
 
 test-reproducible: .venv/ready ## Build everything twice and compare the bytes
 	$(PYTEST) tests/reproducible

@@ -20,6 +20,7 @@ def smollm2() -> Path:
         return model.fetch("smollm2", paths.cache_dir(), task)
 
 
+@pytest.mark.slow
 def test_the_daemon_starts_at_boot_and_answers_another_board(lab: Lab, smollm2: Path) -> None:
     server, client = lab.ssh(0), lab.ssh(1)
     upload = f"mkdir -p /opt/k1/models && cat > {MODEL}.new && mv {MODEL}.new {MODEL}"

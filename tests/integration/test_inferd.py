@@ -488,6 +488,15 @@ def test_a_port_in_use_is_named(start: Start, programs: Path, model: Path) -> No
         assert f"cannot listen on 127.0.0.1 port {daemon.port}: Address already in use" in run.err
 
 
+def test_a_model_without_usable_logits_is_told_and_harms_nobody(start: Start, tmp_path: Path) -> None:
+    broken = write_babbler(tmp_path / "broken.gguf", norm=float("nan"))
+    with start("--model", broken) as daemon:
+        answer = daemon.complete(prompt="x", max_tokens=1)
+        assert answer.status == 500
+        assert b"no usable logits" in answer.body
+        assert daemon.is_idle()
+
+
 def test_options_may_come_from_a_file(start: Start, tmp_path: Path) -> None:
     config = tmp_path / "inferd.conf"
     config.write_text("# board\nn_ctx = 99\nhost = ::1\nport = 1\nlog_level = info\n")

@@ -18,8 +18,8 @@ def byte_characters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
-def write_babbler(path: Path, arch: str = "llama", seed: int = 1) -> Path:
-    """Write the model; token ids are bytes, but for 256, "ab", and 257, the end."""
+def write_babbler(path: Path, arch: str = "llama", seed: int = 1, norm: float = 1.0) -> Path:
+    """Write the model; token ids are bytes, but for 256, "ab", and 257, the end. norm: its last norm's weights."""
     random = np.random.default_rng(seed)
 
     def matrix(rows: int, columns: int, scale: float) -> np.ndarray:
@@ -46,7 +46,7 @@ def write_babbler(path: Path, arch: str = "llama", seed: int = 1) -> Path:
     output[[i for i in range(N_VOCAB) if i not in printable]] = 0
     kv = _EMBD // _HEADS * _KV_HEADS
     writer.add_tensor("token_embd.weight", matrix(N_VOCAB, _EMBD, 1.0))
-    writer.add_tensor("output_norm.weight", np.ones(_EMBD, np.float32))
+    writer.add_tensor("output_norm.weight", np.full(_EMBD, norm, np.float32))
     writer.add_tensor("output.weight", output)
     for i in range(_LAYERS):
         for name in ("attn_norm", "ffn_norm"):

@@ -133,5 +133,9 @@ int k1_runtime_step(k1_runtime *runtime, k1_request *request, k1_text *out, k1_e
     if (!last) {
         return 0;
     }
-    return k1_request_accept(request, k1_request_sample(request, runtime->logits, runtime->scratch), out, err);
+    int32_t token = k1_request_sample(request, runtime->logits, runtime->scratch);
+    if (token < 0) {
+        return k1_fail(err, "the model gives no usable logits; its file may be damaged, fetch it again");
+    }
+    return k1_request_accept(request, token, out, err);
 }

@@ -321,6 +321,11 @@ static void start_exchange(k1_http *http, struct evhttp_request *req, k1_complet
 }
 
 static void post_completions(k1_http *http, struct evhttp_request *req) {
+    if (http->bound == NULL) { /* a kept-alive client must not hold off the end */
+        k1_api_error stopping = make_error(503, "", "the server is stopping");
+        send_error(req, &stopping);
+        return;
+    }
     struct evbuffer *input = evhttp_request_get_input_buffer(req);
     size_t n = evbuffer_get_length(input);
     const unsigned char *body = n == 0 ? (const unsigned char *)"" : evbuffer_pullup(input, -1);
