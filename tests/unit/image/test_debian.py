@@ -142,10 +142,11 @@ def test_work_moves_out_of_a_path_that_make_cannot_use(image: debian.Image, monk
 
 
 def test_clean_keeps_keys_and_labs_unless_all_is_asked_for(image: debian.Image) -> None:
-    for name in ("images", "steps", "ssh", "lab"):
+    for name in ("images", "steps", "work", "ssh", "lab"):
         (image.build / name).mkdir(parents=True)
     debian.clean("virt", everything=False)
     assert sorted(p.name for p in image.build.iterdir()) == ["lab", "ssh"]
+    (image.build / "work").mkdir()
     debian.clean("virt", everything=True)
     assert not image.build.exists()
 

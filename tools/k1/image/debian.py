@@ -154,7 +154,9 @@ def clean(board: str, *, everything: bool) -> list[Path]:
     """Remove one board's build: objects and images, and with `everything` its keys and labs too."""
     build = paths.build_dir(board)
     names = [build] if everything else [build / name for name in ("images", "log", "rendered", "steps", "work")]
-    removed = [path for path in {*names, work_folder(build, paths.cache_dir())} if path.exists()]
-    for path in removed:
-        shutil.rmtree(path)
+    removed = []
+    for path in (work_folder(build, paths.cache_dir()), *names):
+        if path.exists():
+            shutil.rmtree(path)
+            removed.append(path)
     return removed
