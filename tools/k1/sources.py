@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from k1.apt import LAYOUTS, AptRoot, Kind, MissingError, NoListError, Offer, RefusedError, RemoteFile, find_mirror
 from k1.errors import K1Error
+from k1.files import digest as value_digest
 from k1.files import locked as hold
 from k1.files import sha256, write_json
 from k1.output import Task, note, warn
@@ -94,6 +95,11 @@ def load(path: Path) -> list[Source] | None:
 def save(path: Path, sources: Sequence[Source]) -> None:
     """Write `sources` to `path` as JSON, sorted by name; the same sources give the same bytes."""
     write_json(path, _List(sources=tuple(sorted(sources, key=lambda s: s.name))).model_dump(mode="json"))
+
+
+def digest(packages: Sequence[Source]) -> str:
+    """One value for binary packages in their order: other versions or files, another value."""
+    return value_digest([[p.package, p.version, p.files[0].sha256] for p in packages])
 
 
 def fetch(

@@ -69,7 +69,7 @@ def sysroot(cache: Path, task: output.Task) -> Path:
 
 def unpack(packages: Sequence[sources.Source], cache: Path, task: output.Task) -> Path:
     """Unpack fetched packages to a folder of their own below `cache`; the same packages give the same folder."""
-    key = files.digest([[p.package, p.version, p.files[0].sha256] for p in packages])
+    key = sources.digest(packages)
     base = cache / "sysroot"
     folder = base / key[:16]
     if folder.is_dir():

@@ -107,3 +107,8 @@ class Context:
     def tools(self) -> str:
         """Versions of the host's packages whose programs decide bytes of the images."""
         return run(["dpkg-query", "-W", "-f", "${Package}=${Version} ", *_TOOLS], check=False).output.strip()
+
+    def kbuild(self, source: Path, out: Path, *settings: str) -> list[str | Path]:
+        """The make command of a Kbuild project, the kernel or U-Boot, to which targets are added."""
+        compilers = (f"CROSS_COMPILE={CROSS_COMPILE}", f"CC=ccache {CROSS_COMPILE}gcc", "HOSTCC=ccache gcc")
+        return ["make", f"-j{self.jobs}", "-C", source, f"O={out}", *compilers, *settings]

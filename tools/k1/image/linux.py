@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from k1 import files, output
 from k1.image import kconfig, tree
-from k1.image.context import CROSS_COMPILE, Context
+from k1.image.context import Context
 from k1.run import run
 from k1.steps import Step
 
@@ -23,16 +21,7 @@ def step(ctx: Context) -> Step:
         source = tree.unpack(ctx, "linux", log, task, leave_out=leave_out)
         out = source / "out"  # there the kernel sees its sources as "..": no path of this machine gets into the Image
         out.mkdir(exist_ok=True)
-        make: list[str | Path] = [
-            "make",
-            f"-j{ctx.jobs}",
-            "-C",
-            source,
-            f"O={out}",
-            "ARCH=riscv",
-            f"CROSS_COMPILE={CROSS_COMPILE}",
-        ]
-        make += [f"CC=ccache {CROSS_COMPILE}gcc", "HOSTCC=ccache gcc"]
+        make = ctx.kbuild(source, out, "ARCH=riscv")
         run([*make, "allnoconfig"], env=ctx.make_env | {"KCONFIG_ALLCONFIG": str(fragment)}, log=log)
         kconfig.check([fragment], out / ".config")
         run([*make, "Image"], env=ctx.make_env, log=log, on_line=task.detail)

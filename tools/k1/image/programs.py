@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k1 import files, output, userland
+from k1 import files, output, sources, userland
 from k1.image.context import Context, recipe
 from k1.run import run
 from k1.steps import Step
@@ -22,7 +22,7 @@ def step(ctx: Context) -> Step:
 
     inputs = {
         "userland": files.tree_digest([userland.SOURCE], userland.SOURCE),
-        "sysroot": files.digest([[p.package, p.version, p.files[0].sha256] for p in ctx.sysroot]),
+        "sysroot": sources.digest(ctx.sysroot),
         "tools": ctx.tools,
         "recipe": recipe(__file__, userland.__file__),
     }

@@ -75,7 +75,7 @@ def step(ctx: Context) -> Step:
         make_squashfs(archive, squashfs, ctx.epoch, log)
 
     inputs = {
-        "packages": files.digest([[p.package, p.version, p.files[0].sha256] for p in ctx.packages]),
+        "packages": sources.digest(ctx.packages),
         "overlay": files.digest([files.tree_digest([folder], folder) for folder in overlays(ctx)]),
         "contents": contents.model_dump_json(),
         "board.toml": files.digest(ctx.board.model_dump(mode="json")),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from k1 import files, output
 from k1.image import kconfig, tree
-from k1.image.context import CROSS_COMPILE, Context
+from k1.image.context import Context
 from k1.run import run
 from k1.steps import Step
 
@@ -25,8 +23,7 @@ def step(ctx: Context) -> Step:
         source = tree.unpack(ctx, "uboot", log, task)
         out = source / "out"  # there U-Boot sees its sources as "..": no path of this machine gets into the binary
         files.remove_tree(out)  # its makefiles do not notice another compiler or other settings
-        make: list[str | Path] = ["make", f"-j{ctx.jobs}", "-C", source, f"O={out}", f"CROSS_COMPILE={CROSS_COMPILE}"]
-        make += [f"CC=ccache {CROSS_COMPILE}gcc", "HOSTCC=ccache gcc"]
+        make = ctx.kbuild(source, out)
         files.copy(env_source, out / "k1.env")
         # The fragment before the first olddefconfig: what a default selects stays on when only that is turned off.
         defconfig = (source / "configs" / DEFCONFIG).read_text()
