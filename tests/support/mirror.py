@@ -1,6 +1,6 @@
-"""The forward pass as the engine's kernels round it: float32, int8 activations and every sum in the stated order
+"""The forward pass as the engine's kernels round it: float32, 16-bit activations and every sum in the stated order
 (userland/kernels/scalar.h), so that logits agree to the bit. A single rounding that falls the other way would flip
-int8 activations behind it, and one flip moves logits by more than any useful tolerance.
+activations behind it.
 """
 
 from collections.abc import Callable
@@ -68,14 +68,14 @@ UNPACK: dict[GGMLQuantizationType, tuple[int, Callable[[NDArray[np.uint8]], Bloc
 
 
 def quantize(x: Floats) -> tuple[Floats, Floats, Floats]:
-    """int8 blocks of 32: d and s [..., block], q [..., block, 32]."""
+    """16-bit blocks of 32: d and s [..., block], q [..., block, 32]."""
     blocks = x.reshape(*x.shape[:-1], -1, 32)
-    d = np.abs(blocks).max(axis=-1) / F(127)
+    d = np.abs(blocks).max(axis=-1) / F(32767)
     scaled = blocks * (F(1) / d)[..., None]
     q = np.trunc(scaled)
     rest = scaled - q
     q = q + (rest >= F(0.5)).astype(F) - (rest <= F(-0.5)).astype(F)
-    return d, d * q.sum(axis=-1, dtype=F), q
+    return d, d * q.sum(axis=-1, dtype=np.float64).astype(F), q
 
 
 def tree(lanes: Floats) -> Floats:
@@ -112,7 +112,7 @@ class Mirror(Reference):
         super().__init__(path, half_kv=False)
 
     def blocks(self, name: str, rows: Any = slice(None)) -> Blocks | None:
-        """Rows of a tensor as blocks when it is multiplied with int8 activations."""
+        """Rows of a tensor as blocks when it is multiplied with integer activations."""
         tensor = self.tensors[name]
         if tensor.tensor_type not in UNPACK:
             return None
@@ -132,17 +132,17 @@ class Mirror(Reference):
             w = self.weights(name)
             y = np.stack([dot(token, w) for token in x.reshape(-1, 1, x.shape[-1])])
         else:
-            y = self.int8_product(blocks, x.reshape(-1, x.shape[-1]))
+            y = self.integer_product(blocks, x.reshape(-1, x.shape[-1]))
         y = y.reshape(*x.shape[:-1], -1)
         bias = name.replace(".weight", ".bias")
         return y + self.weights(bias) if bias in self.tensors else y
 
-    def int8_product(self, w: Blocks, x: Floats) -> Floats:
-        """Block after block; integer sums are exact in float32."""
+    def integer_product(self, w: Blocks, x: Floats) -> Floats:
+        """Block after block; integer sums are exact in double precision."""
         d, s, q = quantize(x)
         y = np.zeros((len(x), len(w.d)), F)
         for b in range(d.shape[-1]):
-            sums = q[:, b] @ w.q[:, b].T
+            sums = (q[:, b].astype(np.float64) @ w.q[:, b].T.astype(np.float64)).astype(F)
             y += w.d[:, b] * d[:, b, None] * sums + w.m[:, b] * s[:, b, None]
         return y
 

@@ -38,7 +38,7 @@ static int alloc_scratch(k1_seq *seq, k1_err *err) {
     seq->att = take(&at, q_width, n);
     seq->gate = take(&at, hp->n_ff * sizeof(float), n);
     seq->up = take(&at, hp->n_ff * sizeof(float), n);
-    seq->acts8 = (k1_q8 *)(void *)at;
+    seq->acts16 = (k1_q16 *)(void *)at;
     return 0;
 }
 
@@ -131,7 +131,7 @@ static void run_tokens(const pass *p, k1_task_fn *task, void *arg) {
     }
 }
 
-/* Products of up to three matrices with the same input: x float[n_tokens][n_in], and q8 the same quantized. */
+/* Products of up to three matrices with the same input: x float[n_tokens][n_in], and q16 the same quantized. */
 typedef struct products {
     const pass *pass;
     const float *x;
@@ -148,9 +148,9 @@ static void multiply_rows(const products *m, size_t i, range groups) {
     const k1_matmul *matmul = &p->kernels->matmul[w->type];
     size_t begin = groups.begin * ROW_GROUP;
     size_t end = groups.end * ROW_GROUP < w->n_out ? groups.end * ROW_GROUP : w->n_out;
-    bool q8 = matmul->act == K1_ACT_Q8;
-    const void *x = q8 ? (const void *)p->seq->acts8 : (const void *)m->x;
-    size_t x_bytes = q8 ? w->n_in / K1_Q8_BLOCK * sizeof(k1_q8) : w->n_in * sizeof(float);
+    bool q16 = matmul->act == K1_ACT_Q16;
+    const void *x = q16 ? (const void *)p->seq->acts16 : (const void *)m->x;
+    size_t x_bytes = q16 ? w->n_in / K1_Q16_BLOCK * sizeof(k1_q16) : w->n_in * sizeof(float);
     matmul->run((const char *)w->data + begin * w->row_bytes, w->row_bytes, x, x_bytes, m->out[i] + begin, w->n_out,
                 end - begin, p->n_tokens, w->n_in);
 }
@@ -174,14 +174,14 @@ static void products_task(void *arg, uint32_t index, uint32_t n_threads) {
     }
 }
 
-static bool takes_q8(const pass *p, const k1_linear *linear) {
-    return p->kernels->matmul[linear->type].act == K1_ACT_Q8;
+static bool takes_q16(const pass *p, const k1_linear *linear) {
+    return p->kernels->matmul[linear->type].act == K1_ACT_Q16;
 }
 
-/* Rows [0, n_tokens) of x to the sequence's int8 activations, for the tokens of a range. x: float[n_tokens][n] */
+/* Rows [0, n_tokens) of x to the sequence's 16-bit activations, for the tokens of a range. x: float[n_tokens][n] */
 static void quantize_tokens(const pass *p, const float *x, size_t n, range tokens) {
     for (size_t t = tokens.begin; t < tokens.end; t++) {
-        p->kernels->quantize(x + t * n, p->seq->acts8 + t * (n / K1_Q8_BLOCK), n);
+        p->kernels->quantize(x + t * n, p->seq->acts16 + t * (n / K1_Q16_BLOCK), n);
     }
 }
 
@@ -190,7 +190,7 @@ typedef struct norm_phase {
     const pass *pass;
     const float *weight; /* float[n_embd]; NULL: only add */
     bool add;
-    bool q8;
+    bool q16;
 } norm_phase;
 
 static void norm_task(void *arg, uint32_t index, uint32_t n_threads) {
@@ -208,13 +208,13 @@ static void norm_task(void *arg, uint32_t index, uint32_t n_threads) {
             p->kernels->rmsnorm(x, phase->weight, p->hp->rms_eps, xn, n);
         }
     }
-    if (phase->q8) {
+    if (phase->q16) {
         quantize_tokens(p, p->seq->xn, n, tokens);
     }
 }
 
-static void norm(const pass *p, const float *weight, bool add, bool q8) {
-    norm_phase phase = {p, weight, add, q8};
+static void norm(const pass *p, const float *weight, bool add, bool q16) {
+    norm_phase phase = {p, weight, add, q16};
     run_tokens(p, norm_task, &phase);
 }
 
@@ -294,7 +294,7 @@ static void swiglu_task(void *arg, uint32_t index, uint32_t n_threads) {
     for (size_t t = tokens.begin; t < tokens.end; t++) {
         p->kernels->swiglu(p->seq->gate + t * n, p->seq->up + t * n, n);
     }
-    if (takes_q8(p, &p->layer->down)) {
+    if (takes_q16(p, &p->layer->down)) {
         quantize_tokens(p, p->seq->gate, n, tokens);
     }
 }
@@ -308,7 +308,7 @@ static void attention_block(pass *p) {
     k1_threadpool_run(p->pool, products_task, &qkv);
     run_tokens(p, heads_task, p);
     k1_threadpool_run(p->pool, attention_task, p);
-    if (takes_q8(p, &layer->o)) {
+    if (takes_q16(p, &layer->o)) {
         run_tokens(p, quantize_att_task, p);
     }
     products o = {p, seq->att, {&layer->o}, {seq->xn}, 1};
@@ -331,10 +331,10 @@ static void run_layers(pass *p) {
         const k1_layer *layer = &p->model->layers[i];
         p->layer = layer;
         p->layer_index = i - seq->first;
-        bool q8 = takes_q8(p, &layer->q) || takes_q8(p, &layer->k) || takes_q8(p, &layer->v);
-        norm(p, layer->attn_norm, i > seq->first, q8);
+        bool q16 = takes_q16(p, &layer->q) || takes_q16(p, &layer->k) || takes_q16(p, &layer->v);
+        norm(p, layer->attn_norm, i > seq->first, q16);
         attention_block(p);
-        norm(p, layer->ffn_norm, true, takes_q8(p, &layer->gate) || takes_q8(p, &layer->up));
+        norm(p, layer->ffn_norm, true, takes_q16(p, &layer->gate) || takes_q16(p, &layer->up));
         feed_forward_block(p);
     }
     norm(p, NULL, true, false);
@@ -348,7 +348,7 @@ static void run_output(pass *p, uint32_t n, float *logits) {
         memmove(p->seq->x, p->seq->x + (p->n_tokens - n) * n_embd, n * n_embd * sizeof(float));
         p->n_tokens = n;
     }
-    norm(p, p->model->output_norm, false, takes_q8(p, output));
+    norm(p, p->model->output_norm, false, takes_q16(p, output));
     products product = {p, p->seq->xn, {output}, {logits}, 1};
     k1_threadpool_run(p->pool, products_task, &product);
 }

@@ -143,7 +143,7 @@ struct k1_seq {
     float *att;   /* float[][n_head * head_dim] */
     float *gate;  /* float[][n_ff] */
     float *up;    /* float[][n_ff] */
-    k1_q8 *acts8; /* k1_q8[][widest of the inputs / 32] */
+    k1_q16 *acts16; /* k1_q16[][widest of the inputs / 32] */
 };
 
 #endif

@@ -19,8 +19,8 @@ static uint64_t widest(const k1_hparams *hp) {
 uint64_t k1_scratch_bytes(const k1_hparams *hp, uint32_t n_batch) {
     uint64_t heads = (uint64_t)2 * hp->n_head + (uint64_t)2 * hp->n_head_kv;
     uint64_t floats = (uint64_t)2 * hp->n_embd + heads * hp->head_dim + (uint64_t)2 * hp->n_ff;
-    uint64_t blocks = (widest(hp) + K1_Q8_BLOCK - 1) / K1_Q8_BLOCK;
-    uint64_t per_token = floats * sizeof(float) + blocks * sizeof(k1_q8);
+    uint64_t blocks = (widest(hp) + K1_Q16_BLOCK - 1) / K1_Q16_BLOCK;
+    uint64_t per_token = floats * sizeof(float) + blocks * sizeof(k1_q16);
     return k1_add_sat(k1_mul_sat(per_token, n_batch), (uint64_t)16 * 64); /* each piece is aligned to 64 */
 }
 

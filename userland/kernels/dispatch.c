@@ -1,4 +1,7 @@
 /* Which table runs here. */
+#ifdef K1_HAVE_AVXVNNI
+#include <cpuid.h>
+#endif
 #include <stddef.h>
 #include <string.h>
 
@@ -13,11 +16,22 @@ static int runs_avx2(void) {
 }
 #endif
 
+#ifdef K1_HAVE_AVXVNNI
+/* CPUID leaf 7, subleaf 1, EAX bit 4 (Intel SDM vol. 2A); __builtin_cpu_supports() of gcc 12 does not know it. */
+static int runs_avxvnni(void) {
+    unsigned eax, ebx, ecx, edx;
+    return runs_avx2() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 4 & 1u) != 0;
+}
+#endif
+
 /* Fastest first. RISC-V's vector table belongs here, asked for by riscv_hwprobe, else AT_HWCAP. */
 static const struct {
     const k1_kernels *kernels;
     int (*runs)(void);
 } tables[] = {
+#ifdef K1_HAVE_AVXVNNI
+    {&k1_kernels_avxvnni, runs_avxvnni},
+#endif
 #ifdef K1_HAVE_AVX2
     {&k1_kernels_avx2, runs_avx2},
 #endif

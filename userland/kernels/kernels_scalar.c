@@ -12,24 +12,25 @@
 
 typedef void unpack_fn(const uint8_t *in, k1_block *out);
 
-static int32_t dot_int8(const int8_t *a, const int8_t *b) {
+/* At most 32 * 128 * 32767 < 2^27. */
+static int32_t dot_block(const int8_t *a, const int16_t *b) {
     int32_t sum = 0;
-    for (size_t i = 0; i < K1_Q8_BLOCK; i++) {
+    for (size_t i = 0; i < K1_Q16_BLOCK; i++) {
         sum += a[i] * b[i];
     }
     return sum;
 }
 
-/* One row times up to TILE tokens. x: k1_q8[n_tokens][n / 32], x_bytes apart. */
-static inline void row_q8(unpack_fn *unpack, size_t bytes, const uint8_t *w, const char *x, size_t x_bytes, float *out,
-                          size_t out_stride, size_t n_tokens, size_t n) {
+/* One row times up to TILE tokens. x: k1_q16[n_tokens][n / 32], x_bytes apart. */
+static inline void row_q16(unpack_fn *unpack, size_t bytes, const uint8_t *w, const char *x, size_t x_bytes, float *out,
+                           size_t out_stride, size_t n_tokens, size_t n) {
     float sum[TILE] = {0};
-    for (size_t b = 0; b < n / K1_Q8_BLOCK; b++) {
+    for (size_t b = 0; b < n / K1_Q16_BLOCK; b++) {
         k1_block block;
         unpack(w + b * bytes, &block);
         for (size_t t = 0; t < n_tokens; t++) {
-            const k1_q8 *act = (const k1_q8 *)(const void *)(x + t * x_bytes) + b;
-            float product = block.d * act->d * (float)dot_int8(block.q, act->q);
+            const k1_q16 *act = (const k1_q16 *)(const void *)(x + t * x_bytes) + b;
+            float product = block.d * act->d * (float)dot_block(block.q, act->q);
             sum[t] += product + block.m * act->s;
         }
     }
@@ -38,28 +39,28 @@ static inline void row_q8(unpack_fn *unpack, size_t bytes, const uint8_t *w, con
     }
 }
 
-static inline void matmul_q8(unpack_fn *unpack, size_t bytes, const void *w, size_t row_bytes, const void *x,
-                             size_t x_bytes, float *out, size_t out_stride, size_t n_rows, size_t n_tokens, size_t n) {
+static inline void matmul_q16(unpack_fn *unpack, size_t bytes, const void *w, size_t row_bytes, const void *x,
+                              size_t x_bytes, float *out, size_t out_stride, size_t n_rows, size_t n_tokens, size_t n) {
     for (size_t r = 0; r < n_rows; r++) {
         const uint8_t *row = (const uint8_t *)w + r * row_bytes;
         for (size_t t = 0; t < n_tokens; t += TILE) {
             size_t tile = n_tokens - t < TILE ? n_tokens - t : TILE;
-            row_q8(unpack, bytes, row, (const char *)x + t * x_bytes, x_bytes, out + t * out_stride + r, out_stride,
-                   tile, n);
+            row_q16(unpack, bytes, row, (const char *)x + t * x_bytes, x_bytes, out + t * out_stride + r, out_stride,
+                    tile, n);
         }
     }
 }
 
-#define MATMUL_Q8(type, bytes)                                                                                         \
+#define MATMUL_Q16(type, bytes)                                                                                        \
     void k1_scalar_matmul_##type(const void *w, size_t row_bytes, const void *x, size_t x_bytes, float *out,           \
                                  size_t out_stride, size_t n_rows, size_t n_tokens, size_t n) {                        \
-        matmul_q8(k1_unpack_##type, bytes, w, row_bytes, x, x_bytes, out, out_stride, n_rows, n_tokens, n);            \
+        matmul_q16(k1_unpack_##type, bytes, w, row_bytes, x, x_bytes, out, out_stride, n_rows, n_tokens, n);           \
     }
 
-MATMUL_Q8(q4_0, 18)
-MATMUL_Q8(q4_1, 20)
-MATMUL_Q8(q5_0, 22)
-MATMUL_Q8(q8_0, 34)
+MATMUL_Q16(q4_0, 18)
+MATMUL_Q16(q4_1, 20)
+MATMUL_Q16(q5_0, 22)
+MATMUL_Q16(q8_0, 34)
 
 /* Values dequantized at a time: the largest block, and a multiple of the lanes. */
 #define PIECE 256
@@ -166,10 +167,10 @@ const k1_kernels k1_kernels_scalar = {
             [K1_F32] = {K1_ACT_F32, k1_scalar_matmul_f32},
             [K1_F16] = {K1_ACT_F32, k1_scalar_matmul_f16},
             [K1_BF16] = {K1_ACT_F32, k1_scalar_matmul_bf16},
-            [K1_Q4_0] = {K1_ACT_Q8, k1_scalar_matmul_q4_0},
-            [K1_Q4_1] = {K1_ACT_Q8, k1_scalar_matmul_q4_1},
-            [K1_Q5_0] = {K1_ACT_Q8, k1_scalar_matmul_q5_0},
-            [K1_Q8_0] = {K1_ACT_Q8, k1_scalar_matmul_q8_0},
+            [K1_Q4_0] = {K1_ACT_Q16, k1_scalar_matmul_q4_0},
+            [K1_Q4_1] = {K1_ACT_Q16, k1_scalar_matmul_q4_1},
+            [K1_Q5_0] = {K1_ACT_Q16, k1_scalar_matmul_q5_0},
+            [K1_Q8_0] = {K1_ACT_Q16, k1_scalar_matmul_q8_0},
             [K1_Q4_K] = {K1_ACT_F32, k1_scalar_matmul_q4_k},
             [K1_Q6_K] = {K1_ACT_F32, k1_scalar_matmul_q6_k},
         },

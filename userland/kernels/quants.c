@@ -46,10 +46,10 @@ void k1_unpack_q8_0(const uint8_t *in, k1_block *out) {
 typedef void unpack_fn(const uint8_t *in, k1_block *out);
 
 static void dequantize_blocks(unpack_fn *unpack, size_t bytes, const uint8_t *in, float *out, size_t n) {
-    for (size_t i = 0; i < n; i += K1_Q8_BLOCK, in += bytes) {
+    for (size_t i = 0; i < n; i += K1_Q16_BLOCK, in += bytes) {
         k1_block block;
         unpack(in, &block);
-        for (size_t j = 0; j < K1_Q8_BLOCK; j++) {
+        for (size_t j = 0; j < K1_Q16_BLOCK; j++) {
             out[i + j] = block.d * (float)block.q[j] + block.m;
         }
     }
@@ -146,15 +146,15 @@ void k1_scalar_dequantize(k1_dtype type, const void *row, float *out, size_t n) 
 }
 
 /* A block that holds NaN or infinity gets d = NaN, so that the fault shows in the result instead of vanishing. */
-static void quantize_block(const float *x, k1_q8 *out) {
+static void quantize_block(const float *x, k1_q16 *out) {
     float largest = 0.0f;
     float poison = 0.0f; /* NaN once a value is not finite */
-    for (size_t i = 0; i < K1_Q8_BLOCK; i++) {
+    for (size_t i = 0; i < K1_Q16_BLOCK; i++) {
         float magnitude = fabsf(x[i]);
         largest = magnitude > largest ? magnitude : largest;
         poison += x[i] * 0.0f;
     }
-    float d = largest / 127.0f;
+    float d = largest / (float)K1_Q16_MAX;
     float inverse = 1.0f / d;
     if (poison != poison || !(inverse < INFINITY)) { /* the second: zero, or so small that it counts as zero */
         out->d = poison != poison ? NAN : 0.0f;
@@ -163,20 +163,20 @@ static void quantize_block(const float *x, k1_q8 *out) {
         return;
     }
     int sum = 0;
-    for (size_t i = 0; i < K1_Q8_BLOCK; i++) {
+    for (size_t i = 0; i < K1_Q16_BLOCK; i++) {
         float scaled = x[i] * inverse;
         int q = (int)scaled;
         float rest = scaled - (float)q;
         q += (rest >= 0.5f) - (rest <= -0.5f);
-        out->q[i] = (int8_t)q;
+        out->q[i] = (int16_t)q;
         sum += q;
     }
     out->d = d;
     out->s = d * (float)sum;
 }
 
-void k1_scalar_quantize(const float *x, k1_q8 *out, size_t n) {
-    for (size_t i = 0; i < n / K1_Q8_BLOCK; i++) {
-        quantize_block(x + i * K1_Q8_BLOCK, out + i);
+void k1_scalar_quantize(const float *x, k1_q16 *out, size_t n) {
+    for (size_t i = 0; i < n / K1_Q16_BLOCK; i++) {
+        quantize_block(x + i * K1_Q16_BLOCK, out + i);
     }
 }

@@ -81,32 +81,32 @@ static uint8_t *random_matrix(k1_dtype type, size_t *row_bytes) {
 
 typedef struct acts {
     float *f32; /* float[N_TOKENS][N_VALUES] */
-    k1_q8 *q8;
+    k1_q16 *q16;
 } acts;
 
 static acts random_acts(const k1_kernels *kernels) {
-    acts a = {malloc(N_TOKENS * N_VALUES * sizeof(float)), malloc(N_TOKENS * N_VALUES / K1_Q8_BLOCK * sizeof(k1_q8))};
+    acts a = {malloc(N_TOKENS * N_VALUES * sizeof(float)), malloc(N_TOKENS * N_VALUES / K1_Q16_BLOCK * sizeof(k1_q16))};
     assert_non_null(a.f32);
-    assert_non_null(a.q8);
+    assert_non_null(a.q16);
     for (size_t i = 0; i < N_TOKENS * N_VALUES; i++) {
         a.f32[i] = random_float() * (i % 97 == 0 ? 20.0f : 1.0f);
     }
-    kernels->quantize(a.f32, a.q8, N_TOKENS * N_VALUES);
+    kernels->quantize(a.f32, a.q16, N_TOKENS * N_VALUES);
     return a;
 }
 
 static void free_acts(acts a) {
     free(a.f32);
-    free(a.q8);
+    free(a.q16);
 }
 
 static void multiply(const k1_kernels *kernels, k1_dtype type, const uint8_t *w, size_t row_bytes, acts a,
                      size_t first_row, size_t n_rows, size_t first_token, size_t n_tokens, float *out) {
     const k1_matmul *matmul = &kernels->matmul[type];
-    bool q8 = matmul->act == K1_ACT_Q8;
-    const void *x = q8 ? (const void *)(a.q8 + first_token * (N_VALUES / K1_Q8_BLOCK))
-                       : (const void *)(a.f32 + first_token * N_VALUES);
-    size_t x_bytes = q8 ? N_VALUES / K1_Q8_BLOCK * sizeof(k1_q8) : N_VALUES * sizeof(float);
+    bool q16 = matmul->act == K1_ACT_Q16;
+    const void *x = q16 ? (const void *)(a.q16 + first_token * (N_VALUES / K1_Q16_BLOCK))
+                        : (const void *)(a.f32 + first_token * N_VALUES);
+    size_t x_bytes = q16 ? N_VALUES / K1_Q16_BLOCK * sizeof(k1_q16) : N_VALUES * sizeof(float);
     matmul->run(w + first_row * row_bytes, row_bytes, x, x_bytes, out + first_token * N_ROWS + first_row, N_ROWS,
                 n_rows, n_tokens, N_VALUES);
 }
@@ -115,8 +115,8 @@ static float act_value(const k1_kernels *kernels, k1_dtype type, acts a, size_t 
     if (kernels->matmul[type].act == K1_ACT_F32) {
         return a.f32[i];
     }
-    const k1_q8 *block = a.q8 + i / K1_Q8_BLOCK;
-    return block->d * (float)block->q[i % K1_Q8_BLOCK];
+    const k1_q16 *block = a.q16 + i / K1_Q16_BLOCK;
+    return block->d * (float)block->q[i % K1_Q16_BLOCK];
 }
 
 static void expect_plain_sums(const k1_kernels *kernels, k1_dtype type) {
@@ -147,6 +147,9 @@ static const k1_kernels *const tables[] = {
     &k1_kernels_scalar,
 #ifdef K1_HAVE_AVX2
     &k1_kernels_avx2,
+#endif
+#ifdef K1_HAVE_AVXVNNI
+    &k1_kernels_avxvnni,
 #endif
 };
 #define N_TABLES (sizeof tables / sizeof tables[0])
@@ -209,11 +212,11 @@ static void extreme_integers_do_not_overflow(void **state) {
     for (size_t i = 0; i < 4 * N_TABLES; i++) {
         const k1_kernels *kernels = table(i / 4);
         k1_dtype type = integer[i % 4];
-        if (kernels == NULL || kernels->matmul[type].act != K1_ACT_Q8) {
+        if (kernels == NULL || kernels->matmul[type].act != K1_ACT_Q16) {
             continue;
         }
         uint8_t w[8 * 34];
-        k1_q8 act = {.d = 1.0f};
+        k1_q16 act = {.d = 1.0f};
         size_t bytes = k1_dtype_block_bytes(type);
         memset(w, type == K1_Q8_0 ? 0x80 : 0xff, sizeof w);
         for (size_t r = 0; r < 8; r++) {
@@ -222,13 +225,15 @@ static void extreme_integers_do_not_overflow(void **state) {
                 put_f16(w + r * bytes + 2, 0.0f);
             }
         }
-        memset(act.q, -127, sizeof act.q);
-        act.s = -127.0f * 32.0f;
+        for (size_t j = 0; j < K1_Q16_BLOCK; j++) {
+            act.q[j] = -K1_Q16_MAX;
+        }
+        act.s = -32767.0f * 32.0f;
         float largest = type == K1_Q8_0 ? -128.0f : type == K1_Q5_0 ? 15.0f : type == K1_Q4_0 ? 7.0f : 15.0f;
         float out[8];
         kernels->matmul[type].run(w, bytes, &act, sizeof act, out, 8, 8, 1, 32);
         for (size_t r = 0; r < 8; r++) {
-            assert_true(out[r] == largest * -127.0f * 32.0f);
+            assert_true(out[r] == largest * -32767.0f * 32.0f);
         }
     }
 }
@@ -274,15 +279,15 @@ static void half_precision_rounds_alike_everywhere(void **state) {
 
 static void activations_round_half_away_from_zero(void **state) {
     (void)state;
-    float x[K1_Q8_BLOCK] = {127.0f, 0.5f, -0.5f, 1.5f, -2.5f, 0.49999997f, -126.5f, 126.49f};
-    const int8_t expected[K1_Q8_BLOCK] = {127, 1, -1, 2, -3, 0, -127, 126};
+    float x[K1_Q16_BLOCK] = {32767.0f, 0.5f, -0.5f, 1.5f, -2.5f, 0.49999997f, -32766.5f, 32766.4f};
+    const int16_t expected[K1_Q16_BLOCK] = {32767, 1, -1, 2, -3, 0, -32767, 32766};
     for (size_t i = 0; i < N_TABLES; i++) {
-        k1_q8 out;
+        k1_q16 out;
         if (table(i) != NULL) {
-            table(i)->quantize(x, &out, K1_Q8_BLOCK);
+            table(i)->quantize(x, &out, K1_Q16_BLOCK);
             assert_true(out.d == 1.0f);
             assert_memory_equal(out.q, expected, sizeof expected);
-            assert_true(out.s == 125.0f);
+            assert_true(out.s == 32765.0f);
         }
     }
 }
@@ -291,11 +296,11 @@ static void activations_that_are_no_numbers_stay_visible(void **state) {
     (void)state;
     const float bad[] = {NAN, INFINITY, -INFINITY};
     for (size_t i = 0; i < 3 * N_TABLES; i++) {
-        float x[2 * K1_Q8_BLOCK] = {1.0f};
-        k1_q8 out[2];
+        float x[2 * K1_Q16_BLOCK] = {1.0f};
+        k1_q16 out[2];
         x[5] = bad[i % 3];
         if (table(i / 3) != NULL) {
-            table(i / 3)->quantize(x, out, 2 * K1_Q8_BLOCK);
+            table(i / 3)->quantize(x, out, 2 * K1_Q16_BLOCK);
             assert_true(isnan(out[0].d) && isnan(out[0].s));
             assert_true(out[1].d == 0.0f && out[1].s == 0.0f && out[1].q[3] == 0);
         }
