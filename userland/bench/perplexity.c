@@ -29,20 +29,8 @@ static int read_text(const char *path, k1_text *text, k1_err *err) {
     if (file == NULL) {
         return k1_fail(err, "cannot read %s: %s", path, strerror(errno));
     }
-    char piece[16384];
-    size_t n;
-    int failed = 0;
-    while (failed == 0 && (n = fread(piece, 1, sizeof piece, file)) > 0) {
-        if (text->n + n > MAX_TEXT || k1_text_add(text, piece, n) != 0) {
-            failed = k1_fail(err, "%s: longer than %d MiB", path, MAX_TEXT >> 20);
-        }
-    }
-    if (failed == 0 && ferror(file)) {
-        failed = k1_fail(err, "cannot read %s: %s", path, strerror(errno));
-    }
+    int failed = k1_text_read(text, file, path, MAX_TEXT, err); /* llama.cpp's tools drop a last line feed too */
     fclose(file);
-    /* llama.cpp's tools drop it too. */
-    text->n -= text->n > 0 && text->data[text->n - 1] == '\n';
     return failed;
 }
 
@@ -105,7 +93,7 @@ static int score_all(k1_runtime *runtime, const settings *s, k1_tokens *tokens, 
         n_chunks = s->chunks;
     }
     int32_t bos = k1_tokenizer_bos(runtime->tokenizer);
-    bool leads = bos >= 0 && k1_tokenizer_adds_bos(runtime->tokenizer);
+    bool leads = k1_tokenizer_adds_bos(runtime->tokenizer);
     score total = {0};
     int64_t begun = k1_now_ns();
     for (size_t i = 0; i < n_chunks; i++) {
@@ -122,30 +110,13 @@ static int score_all(k1_runtime *runtime, const settings *s, k1_tokens *tokens, 
     return 0;
 }
 
-static int tokenize(const k1_runtime *runtime, const k1_text *text, k1_tokens *tokens, k1_err *err) {
-    const k1_tokenizer *t = runtime->tokenizer;
-    if (k1_tokenizer_encode(t, text->data, text->n, false, tokens, err) != 0) {
-        return -1;
-    }
-    int32_t bos = k1_tokenizer_bos(t);
-    if (bos < 0 || !k1_tokenizer_adds_bos(t)) {
-        return 0;
-    }
-    int32_t *grown = reallocarray(tokens->ids, tokens->n + 1, sizeof *grown);
-    if (grown == NULL) {
-        return k1_fail(err, "out of memory");
-    }
-    memmove(grown + 1, grown, tokens->n * sizeof *grown);
-    grown[0] = bos;
-    *tokens = (k1_tokens){grown, tokens->n + 1, tokens->n + 1};
-    return 0;
-}
-
 static int measure(k1_runtime *runtime, const settings *s, const k1_text *text, k1_err *err) {
     k1_tokens tokens = {0};
     size_t n_vocab = k1_model_hparams(runtime->model)->n_vocab;
     float *logits = calloc(n_vocab * SCORED_AT_ONCE, sizeof *logits);
-    int failed = logits == NULL ? k1_fail(err, "out of memory") : tokenize(runtime, text, &tokens, err);
+    int failed = logits == NULL
+                     ? k1_fail(err, "out of memory")
+                     : k1_tokenizer_encode_first(runtime->tokenizer, text->data, text->n, false, &tokens, err);
     if (failed == 0 && tokens.n < 2 * (size_t)s->n_ctx) {
         failed = k1_fail(err, "%s: has %zu tokens, and two chunks of n_ctx %u need %zu; take a longer text", s->file,
                          tokens.n, s->n_ctx, 2 * (size_t)s->n_ctx);

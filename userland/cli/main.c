@@ -18,24 +18,6 @@ typedef struct settings {
     bool seeded;
 } settings;
 
-/* All of stdin, less one line feed at the end. */
-static int read_prompt(k1_text *prompt, k1_err *err) {
-    char piece[4096];
-    size_t n;
-    while ((n = fread(piece, 1, sizeof piece, stdin)) > 0) {
-        if (k1_text_add(prompt, piece, n) != 0 || prompt->n > MAX_PROMPT) {
-            return k1_fail(err, "the prompt on stdin is longer than %d MiB", MAX_PROMPT >> 20);
-        }
-    }
-    if (ferror(stdin)) {
-        return k1_fail(err, "cannot read the prompt from stdin: %s", strerror(errno));
-    }
-    if (prompt->n > 0 && prompt->data[prompt->n - 1] == '\n') {
-        prompt->n--;
-    }
-    return 0;
-}
-
 /* The token: --token, the first line of --token_file, or K1_API_TOKEN. */
 static int read_token(settings *s, k1_err *err) {
     if (s->token == NULL && s->token_file != NULL) {
@@ -101,7 +83,8 @@ static int run(settings *s, const char *operand, k1_err *err) {
     k1_generate wanted;
     k1_generate_figures figures = {0};
     bool from_stdin = operand == NULL || strcmp(operand, "-") == 0;
-    int failed = from_stdin ? read_prompt(&prompt, err) : k1_text_add(&prompt, operand, strlen(operand));
+    int failed = from_stdin ? k1_text_read(&prompt, stdin, "the prompt on stdin", MAX_PROMPT, err)
+                            : k1_text_add(&prompt, operand, strlen(operand));
     int code = K1_EXIT_USER;
     if (failed == 0 && make_request(s, &prompt, &wanted, err) == 0) {
         code =

@@ -2,6 +2,9 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+
+#include "k1/text.h"
 
 int k1_fail(k1_err *err, const char *format, ...) {
     if (err == NULL) {
@@ -13,5 +16,6 @@ int k1_fail(k1_err *err, const char *format, ...) {
         err->text[0] = '\0';
     }
     va_end(args);
+    k1_text_plain(err->text, strlen(err->text));
     return -1;
 }

@@ -6,6 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "k1/text.h"
+
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
 int k1_log_level_parse(const char *name, k1_log_level *level, k1_err *err) {
@@ -43,11 +45,7 @@ void k1_log_line(const k1_log *log, k1_log_level level, const char *event, const
     if (wanted > 0) {
         n += (size_t)wanted < room - n ? (size_t)wanted : room - n - 1;
     }
-    for (size_t i = body; i < n; i++) {
-        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f) {
-            line[i] = '?';
-        }
-    }
+    k1_text_plain(line + body, n - body);
     line[n++] = '\n';
     ssize_t written = write(log->fd, line, n);
     (void)written; /* nothing to do about a log that cannot be written */

@@ -18,38 +18,6 @@ void k1_request_params_free(k1_request_params *params) {
     memset(params, 0, sizeof *params);
 }
 
-static int add_token(k1_tokens *tokens, int32_t id) {
-    if (tokens->n == tokens->capacity) {
-        size_t wanted = tokens->capacity < 32 ? 64 : tokens->capacity * 2;
-        size_t bytes;
-        if (__builtin_mul_overflow(wanted, sizeof *tokens->ids, &bytes)) {
-            return -1;
-        }
-        int32_t *grown = realloc(tokens->ids, bytes);
-        if (grown == NULL) {
-            return -1;
-        }
-        tokens->ids = grown;
-        tokens->capacity = wanted;
-    }
-    tokens->ids[tokens->n++] = id;
-    return 0;
-}
-
-/* Text gets BOS where the file asks for it, and where it would else be empty. */
-static int encode_text(k1_request *request, k1_err *err) {
-    const k1_request_params *params = request->params;
-    int32_t bos = k1_tokenizer_bos(request->tokenizer);
-    bool leads = bos >= 0 && (k1_tokenizer_adds_bos(request->tokenizer) || params->prompt_len == 0);
-    if (leads && add_token(&request->tokens, bos) != 0) {
-        return k1_fail(err, "prompt: out of memory");
-    }
-    if (params->prompt_len == 0) {
-        return 0;
-    }
-    return k1_tokenizer_encode(request->tokenizer, params->prompt, params->prompt_len, true, &request->tokens, err);
-}
-
 static int copy_ids(k1_request *request, k1_err *err) {
     const k1_tokens *ids = &request->params->ids;
     uint32_t n_vocab = k1_tokenizer_n_vocab(request->tokenizer);
@@ -57,7 +25,7 @@ static int copy_ids(k1_request *request, k1_err *err) {
         if (ids->ids[i] < 0 || (uint32_t)ids->ids[i] >= n_vocab) {
             return k1_fail(err, "prompt: token id %d is outside the vocabulary of %u", ids->ids[i], n_vocab);
         }
-        if (add_token(&request->tokens, ids->ids[i]) != 0) {
+        if (k1_tokens_add(&request->tokens, ids->ids[i]) != 0) {
             return k1_fail(err, "prompt: out of memory");
         }
     }
@@ -72,7 +40,10 @@ int k1_request_begin(k1_request *request, const k1_tokenizer *tokenizer, const k
     if (request->piece == NULL) {
         return k1_fail(err, "prompt: out of memory");
     }
-    if ((params->ids.n > 0 ? copy_ids(request, err) : encode_text(request, err)) != 0) {
+    int failed = params->ids.n > 0 ? copy_ids(request, err)
+                                   : k1_tokenizer_encode_first(tokenizer, params->prompt, params->prompt_len, true,
+                                                               &request->tokens, err);
+    if (failed != 0) {
         return -1;
     }
     request->n_prompt = request->tokens.n;
@@ -152,7 +123,7 @@ int k1_request_accept(k1_request *request, int32_t token, k1_text *out, k1_err *
         request->first_ns = k1_now_ns();
     }
     bool ends = k1_tokenizer_is_end(request->tokenizer, token);
-    if (add_token(&request->tokens, token) != 0 || (!ends && show_token(request, token, out) != 0)) {
+    if (k1_tokens_add(&request->tokens, token) != 0 || (!ends && show_token(request, token, out) != 0)) {
         return k1_fail(err, "out of memory");
     }
     k1_finish how = finish_after(request, token);

@@ -1,29 +1,6 @@
 #include "k1/stop.h"
 
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
-
-int k1_text_add(k1_text *text, const char *data, size_t n) {
-    if (n > text->capacity - text->n) {
-        size_t wanted;
-        if (__builtin_add_overflow(text->n, n, &wanted) || wanted > SIZE_MAX / 2) {
-            return -1;
-        }
-        wanted = wanted < 64 ? 64 : wanted * 2;
-        char *grown = realloc(text->data, wanted);
-        if (grown == NULL) {
-            return -1;
-        }
-        text->data = grown;
-        text->capacity = wanted;
-    }
-    if (n > 0) {
-        memcpy(text->data + text->n, data, n);
-    }
-    text->n += n;
-    return 0;
-}
 
 bool k1_stops_add(k1_stops *stops, const char *text, size_t len) {
     if (stops->n == K1_STOP_MAX || len == 0 || len > K1_STOP_BYTES) {

@@ -7,13 +7,9 @@
 static int compare(const void *a, const void *b) {
     const k1_added_token *x = a;
     const k1_added_token *y = b;
-    size_t n = x->text.len < y->text.len ? x->text.len : y->text.len;
-    int order = memcmp(x->text.data, y->text.data, n);
+    int order = k1_str_compare(x->text, y->text);
     if (order != 0) {
         return order;
-    }
-    if (x->text.len != y->text.len) {
-        return x->text.len < y->text.len ? -1 : 1;
     }
     if (x->control != y->control) {
         return x->control ? 1 : -1;

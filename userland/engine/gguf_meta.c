@@ -17,14 +17,8 @@ static size_t type_bytes(uint32_t type) {
     return type < GGUF_N_TYPES ? bytes[type] : 0;
 }
 
-static int compare_str(k1_str a, k1_str b) {
-    size_t n = a.len < b.len ? a.len : b.len;
-    int order = n > 0 ? memcmp(a.data, b.data, n) : 0;
-    return order != 0 ? order : (a.len > b.len) - (a.len < b.len);
-}
-
 static int compare_kv(const void *a, const void *b) {
-    return compare_str(((const k1_gguf_kv *)a)->key, ((const k1_gguf_kv *)b)->key);
+    return k1_str_compare(((const k1_gguf_kv *)a)->key, ((const k1_gguf_kv *)b)->key);
 }
 
 static int read_key(k1_gguf_cursor *cursor, size_t index, k1_str *key, k1_err *err) {

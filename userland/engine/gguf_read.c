@@ -2,6 +2,14 @@
 
 #include "gguf_internal.h"
 
+bool k1_str_is(k1_str str, const char *text) { return k1_str_compare(str, (k1_str){text, strlen(text)}) == 0; }
+
+int k1_str_compare(k1_str a, k1_str b) {
+    size_t n = a.len < b.len ? a.len : b.len;
+    int order = n > 0 ? memcmp(a.data, b.data, n) : 0;
+    return order != 0 ? order : (a.len > b.len) - (a.len < b.len);
+}
+
 bool k1_gguf_take(k1_gguf_cursor *cursor, void *out, size_t n) {
     if (cursor->left < n) {
         return false;

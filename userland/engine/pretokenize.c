@@ -47,7 +47,7 @@ struct k1_pretok_run {
 
 bool k1_pre_by_name(k1_str name, k1_pre *pre) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strlen(names[i].name) == name.len && memcmp(names[i].name, name.data, name.len) == 0) {
+        if (k1_str_is(name, names[i].name)) {
             *pre = names[i].pre;
             return true;
         }

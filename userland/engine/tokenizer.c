@@ -6,10 +6,6 @@
 #include "gguf_internal.h"
 #include "tokenizer_internal.h"
 
-static bool is_text(k1_str have, const char *want) {
-    return have.len == strlen(want) && memcmp(have.data, want, have.len) == 0;
-}
-
 k1_token_type k1_token_type_of(const k1_tokenizer *tokenizer, int32_t id) {
     return tokenizer->types == NULL ? K1_TOKEN_NORMAL : (k1_token_type)tokenizer->types[id];
 }
@@ -80,7 +76,7 @@ static void add_known_ends(k1_tokenizer *tokenizer) {
     for (size_t i = 0; i < tokenizer->added.n; i++) {
         const k1_added_token *token = &tokenizer->added.tokens[i];
         for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
-            if (token->control && is_text(token->text, known[k])) {
+            if (token->control && k1_str_is(token->text, known[k])) {
                 add_end(tokenizer, token->id);
             }
         }
@@ -137,8 +133,8 @@ static int read_model(k1_tokenizer *tokenizer, const k1_gguf *gguf, k1_err *err)
     if (!k1_gguf_str(gguf, "tokenizer.ggml.model", &model)) {
         return k1_fail(err, "tokenizer.ggml.model is missing; the file holds no vocabulary, convert the model again");
     }
-    tokenizer->is_spm = is_text(model, "llama");
-    if (!tokenizer->is_spm && !is_text(model, "gpt2")) {
+    tokenizer->is_spm = k1_str_is(model, "llama");
+    if (!tokenizer->is_spm && !k1_str_is(model, "gpt2")) {
         return k1_fail(
             err, "tokenizer.ggml.model: %s is not known; known are gpt2 (byte-level BPE) and llama (SentencePiece)",
             k1_gguf_show("tokenizer", model).text);
@@ -206,19 +202,25 @@ bool k1_tokenizer_is_end(const k1_tokenizer *tokenizer, int32_t token) {
 
 /* ---- encoding */
 
-int k1_encode_emit(k1_encode *encode, int32_t id) {
-    k1_tokens *out = encode->out;
-    if (out->n == out->capacity) {
-        size_t capacity = out->capacity + out->capacity / 2 + 64;
-        int32_t *ids = realloc(out->ids, capacity * sizeof *ids);
+int k1_tokens_add(k1_tokens *tokens, int32_t id) {
+    if (tokens->n == tokens->capacity) {
+        size_t capacity = tokens->capacity + tokens->capacity / 2 + 64;
+        int32_t *ids = reallocarray(tokens->ids, capacity, sizeof *ids);
         if (ids == NULL) {
-            return k1_fail(encode->err, "tokenizer: no memory for %zu tokens; shorten the text", capacity);
+            return -1;
         }
-        out->ids = ids;
-        out->capacity = capacity;
+        tokens->ids = ids;
+        tokens->capacity = capacity;
     }
-    out->ids[out->n++] = id;
+    tokens->ids[tokens->n++] = id;
     return 0;
+}
+
+int k1_encode_emit(k1_encode *encode, int32_t id) {
+    return k1_tokens_add(encode->out, id) == 0
+               ? 0
+               : k1_fail(encode->err, "tokenizer: no memory for more than %zu tokens; shorten the text",
+                         encode->out->n);
 }
 
 int k1_encode_buffer(k1_encode *encode, size_t capacity) {
@@ -277,5 +279,19 @@ int k1_tokenizer_encode(const k1_tokenizer *tokenizer, const char *text, size_t 
     k1_merger_free(&encode.merger);
     k1_pretok_run_free(encode.pre);
     free(encode.buffer);
+    return result;
+}
+
+int k1_tokenizer_encode_first(const k1_tokenizer *tokenizer, const char *text, size_t len, bool special, k1_tokens *out,
+                              k1_err *err) {
+    size_t before = out->n;
+    bool leads = k1_tokenizer_adds_bos(tokenizer) || (len == 0 && tokenizer->bos >= 0);
+    if (leads && k1_tokens_add(out, tokenizer->bos) != 0) {
+        return k1_fail(err, "tokenizer: no memory for a token");
+    }
+    int result = k1_tokenizer_encode(tokenizer, text, len, special, out, err);
+    if (result != 0) {
+        out->n = before;
+    }
     return result;
 }

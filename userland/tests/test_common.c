@@ -1,4 +1,4 @@
-/* The ring between two threads, and log lines. */
+/* The ring between two threads, log lines, errors, and text from files. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +14,7 @@
 
 #include "k1/log.h"
 #include "k1/ring.h"
+#include "k1/text.h"
 
 static void a_ring_is_full_and_empty_at_its_limits(void **state) {
     (void)state;
@@ -109,12 +110,66 @@ static void log_levels_have_names(void **state) {
     assert_string_equal(err.text, "log_level: \"loud\" is none of error, warn, info, debug");
 }
 
+static void an_error_moves_no_cursor(void **state) {
+    (void)state;
+    k1_err err;
+    assert_int_equal(k1_fail(&err, "tensor %s: no",
+                             "a\x1b[2J\nb\x7f\xc2\x9b"
+                             "2J \xc3\xa9"),
+                     -1);
+    assert_string_equal(err.text, "tensor a?[2J?b???2J \xc3\xa9: no");
+}
+
+static FILE *file_with(const char *text, size_t n) {
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, n, file), n);
+    rewind(file);
+    return file;
+}
+
+static void a_file_is_text_less_its_last_line_feed(void **state) {
+    (void)state;
+    k1_err err;
+    k1_text text = {0};
+    FILE *file = file_with("a\n\0b\n\n", 6);
+    assert_int_equal(k1_text_read(&text, file, "it", 1 << 20, &err), 0);
+    assert_int_equal(text.n, 5);
+    assert_memory_equal(text.data, "a\n\0b\n", 5);
+    free(text.data);
+    fclose(file);
+}
+
+static void a_file_that_is_no_text_for_us_is_named(void **state) {
+    (void)state;
+    k1_err err;
+    k1_text text = {0};
+    char *long_text = calloc(1, (1 << 20) + 1);
+    assert_non_null(long_text);
+    FILE *file = file_with(long_text, (1 << 20) + 1);
+    assert_int_equal(k1_text_read(&text, file, "it", 1 << 20, &err), -1);
+    assert_string_equal(err.text, "it: longer than 1 MiB");
+    assert_true(text.n <= 1 << 20);
+    free(text.data);
+    free(long_text);
+    fclose(file);
+    text = (k1_text){0};
+    file = fopen(".", "re");
+    assert_non_null(file);
+    assert_int_equal(k1_text_read(&text, file, "it", 1 << 20, &err), -1);
+    assert_string_equal(err.text, "it: cannot be read: Is a directory");
+    fclose(file);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_ring_is_full_and_empty_at_its_limits),
         cmocka_unit_test(everything_arrives_once_and_in_order),
         cmocka_unit_test(a_log_line_is_one_line_whatever_is_in_it),
         cmocka_unit_test(log_levels_have_names),
+        cmocka_unit_test(an_error_moves_no_cursor),
+        cmocka_unit_test(a_file_is_text_less_its_last_line_feed),
+        cmocka_unit_test(a_file_that_is_no_text_for_us_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@
 #include "k1/request.h"
 #include "tiny_vocab.h"
 
-enum { A = 3, B = 4, C = 5, BYTE_C3 = 19, BYTE_A9 = 20, END = 0, N_CTX = 16 };
+enum { A = 3, B = 4, C = 5, BYTE_C3 = 19, BYTE_A9 = 20, END = 0, BOS = 1, N_CTX = 16 };
 
 /* A request on the tiny BPE vocabulary, and the text it has shown. */
 typedef struct fixture {
@@ -22,14 +22,26 @@ typedef struct fixture {
     k1_text out;
 } fixture;
 
-static void open_fixture(fixture *f, const char *prompt, uint32_t max_tokens) {
-    k1t_gguf file = {0};
+/* Takes the file. */
+static void open_file(fixture *f, k1t_gguf *file, const char *prompt, uint32_t max_tokens) {
     memset(f, 0, sizeof *f);
-    k1t_put_bpe(&file, "gpt-2");
-    k1t_u32(&file, "tokenizer.ggml.eos_token_id", END);
-    f->vocab = k1t_load(&file);
+    k1t_put_bpe(file, "gpt-2");
+    k1t_u32(file, "tokenizer.ggml.eos_token_id", END);
+    f->vocab = k1t_load(file);
     f->params = (k1_request_params){.prompt = strdup(prompt), .prompt_len = strlen(prompt), .max_tokens = max_tokens};
     f->params.sampling = k1_sampling_default;
+}
+
+static void open_fixture(fixture *f, const char *prompt, uint32_t max_tokens) {
+    k1t_gguf file = {0};
+    open_file(f, &file, prompt, max_tokens);
+}
+
+static void open_bos_fixture(fixture *f, const char *prompt, bool adds) {
+    k1t_gguf file = {0};
+    k1t_u32(&file, "tokenizer.ggml.bos_token_id", BOS);
+    k1t_bool(&file, "tokenizer.ggml.add_bos_token", adds);
+    open_file(f, &file, prompt, 4);
 }
 
 static void begin(fixture *f) {
@@ -185,6 +197,21 @@ static void half_a_character_is_never_shown(void **state) {
     close_fixture(&f);
 }
 
+static void the_file_says_whether_bos_leads_and_an_empty_prompt_has_nothing_else(void **state) {
+    (void)state;
+    for (int adds = 0; adds <= 1; adds++) {
+        for (int empty = 0; empty <= 1; empty++) {
+            fixture f;
+            open_bos_fixture(&f, empty ? "" : "a", adds);
+            begin(&f);
+            bool leads = adds || empty;
+            assert_int_equal(f.request.n_prompt, leads + !empty);
+            assert_int_equal(f.request.tokens.ids[0], leads ? BOS : A);
+            close_fixture(&f);
+        }
+    }
+}
+
 static void a_prompt_that_cannot_be_run_is_refused(void **state) {
     (void)state;
     fixture f;
@@ -216,6 +243,7 @@ int main(void) {
         cmocka_unit_test(a_stop_string_may_span_tokens),
         cmocka_unit_test(what_was_held_back_comes_at_the_end),
         cmocka_unit_test(half_a_character_is_never_shown),
+        cmocka_unit_test(the_file_says_whether_bos_leads_and_an_empty_prompt_has_nothing_else),
         cmocka_unit_test(a_prompt_that_cannot_be_run_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

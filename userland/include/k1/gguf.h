@@ -44,6 +44,10 @@ typedef struct k1_str {
     size_t len;
 } k1_str;
 
+bool k1_str_is(k1_str str, const char *text);
+/* By bytes; of two that begin alike the shorter goes first. */
+int k1_str_compare(k1_str a, k1_str b);
+
 typedef struct k1_gguf k1_gguf;
 
 /* Map and check a file. NULL and err on any fault; the error names the key or tensor. */

@@ -6,18 +6,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "k1/text.h"
+
 #define K1_STOP_MAX 4
 #define K1_STOP_BYTES 256
-
-/* Bytes that grow; zero-initialise, free data with free(). */
-typedef struct k1_text {
-    char *data;
-    size_t n;
-    size_t capacity;
-} k1_text;
-
-/* -1 when memory runs out; text is unchanged then. */
-int k1_text_add(k1_text *text, const char *data, size_t n);
 
 typedef struct k1_stops {
     size_t n;

@@ -32,6 +32,9 @@ typedef struct k1_tokens {
     size_t capacity;
 } k1_tokens;
 
+/* -1 when memory runs out; tokens is unchanged then. */
+int k1_tokens_add(k1_tokens *tokens, int32_t id);
+
 /* Append the tokens of text[0..len) to out. Bytes that are not UTF-8 are encoded as bytes, never refused: byte-level
  * BPE cuts the text there, so that such a byte merges with nothing. A byte for which the vocabulary has no token
  * becomes the unknown token (SentencePiece), or is left out (BPE; SmolLM2's lacks 21 of them). BOS is not added.
@@ -40,6 +43,10 @@ typedef struct k1_tokens {
  * longer than 256 MiB. */
 int k1_tokenizer_encode(const k1_tokenizer *tokenizer, const char *text, size_t len, bool special, k1_tokens *out,
                         k1_err *err);
+/* The same for the text that a sequence begins with: BOS goes in front where the file asks for it, and where the text
+ * is empty and there would be no token at all. */
+int k1_tokenizer_encode_first(const k1_tokenizer *tokenizer, const char *text, size_t len, bool special, k1_tokens *out,
+                              k1_err *err);
 
 /* Streaming detokenizer: holds back bytes until they make whole UTF-8 sequences. Zero-initialise; to go on from other
  * text, as a completion does from its prompt, set `started`: SentencePiece's space in front of the first word then
