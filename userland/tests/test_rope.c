@@ -15,26 +15,48 @@
 
 static const k1_rope_scaling unscaled = {.linear = 1.0};
 
+static const k1_rope_scaling llama3 = {.linear = 1.0,
+                                       .llama3 = true,
+                                       .llama3_factor = 32.0,
+                                       .low_freq_factor = 1.0,
+                                       .high_freq_factor = 4.0,
+                                       .original_context = 8192.0};
+
+/* As of Llama 2, SmolLM2, Llama 3.2 and Qwen2. */
+static const struct {
+    double base;
+    const k1_rope_scaling *scaling;
+} models[] = {{10000.0, &unscaled}, {100000.0, &unscaled}, {500000.0, &llama3}, {1000000.0, &unscaled}};
+
+/* One stretch of positions: their rows of the tables, and a head turned by each. */
+static void turn_heads(const double *freqs, uint32_t first, uint32_t n) {
+    float cos_row[N_PAIRS];
+    float sin_row[N_PAIRS];
+    float head[N_ROT];
+    for (size_t i = 0; i < N_ROT; i++) {
+        head[i] = (float)i - 31.5f;
+    }
+    for (uint32_t pos = first; pos < first + n; pos++) {
+        k1_rope_tables(freqs, N_PAIRS, pos, 1, cos_row, sin_row);
+        k1_rope_apply(head, cos_row, sin_row, N_PAIRS, pos % 2 == 0 ? K1_ROPE_NEIGHBOURS : K1_ROPE_HALVES);
+    }
+}
+
+/* All positions at first, where sines are smallest, then runs of 64 spread up to 2^20. */
 static void positions_up_to_a_million_raise_no_exception(void **state) {
     (void)state;
-    enum { CHUNK = 4096, PAIRS = 8 };
-    float cos_rows[CHUNK * PAIRS];
-    float sin_rows[CHUNK * PAIRS];
-    double freqs[PAIRS];
-    float head[2 * PAIRS];
-    assert_int_equal(feclearexcept(FE_ALL_EXCEPT), 0);
-    k1_rope_freqs(2 * PAIRS, 10000.0, &unscaled, freqs);
-    for (uint32_t first = 0; first < 1u << 20; first += CHUNK) {
-        k1_rope_tables(freqs, PAIRS, first, CHUNK, cos_rows, sin_rows);
-        for (size_t i = 0; i < 2 * PAIRS; i++) {
-            head[i] = (float)i - 7.5f;
+    enum { ALL = 2048, RUN = 64, STEP = 1021 };
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+        double freqs[N_PAIRS];
+        assert_int_equal(feclearexcept(FE_ALL_EXCEPT), 0);
+        k1_rope_freqs(N_ROT, models[m].base, models[m].scaling, freqs);
+        turn_heads(freqs, 0, ALL);
+        for (uint32_t first = ALL; first < 1u << 20; first += STEP) {
+            turn_heads(freqs, first, RUN);
         }
-        for (size_t p = 0; p < CHUNK; p++) {
-            k1_rope_pairs pairs = p % 2 == 0 ? K1_ROPE_NEIGHBOURS : K1_ROPE_HALVES;
-            k1_rope_apply(head, cos_rows + p * PAIRS, sin_rows + p * PAIRS, PAIRS, pairs);
-        }
+        turn_heads(freqs, (1u << 20) - RUN, RUN);
+        assert_int_equal(fetestexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW), 0);
     }
-    assert_int_equal(fetestexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLOW), 0);
 }
 
 static void angles_are_exact_far_out(void **state) {
