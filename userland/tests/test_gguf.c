@@ -325,7 +325,10 @@ static void overlapping_tensors_are_refused(void **state) {
     static const uint64_t ne[] = {1};
     k1t_gguf file = small();
     k1t_info(&file, "z.weight", K1_F32, ne, 1, 32);
-    refuse(&file, "b.weight", "z.weight overlap");
+    refuse(&file, "tensor b.weight", "tensor z.weight overlap");
+    file = small();
+    k1t_info(&file, "\x1b[2J\xff", K1_F32, ne, 1, 32);
+    refuse(&file, "tensor b.weight", "tensor ?[2J? overlap");
 }
 
 static void names_that_stand_twice_are_refused(void **state) {
@@ -334,6 +337,10 @@ static void names_that_stand_twice_are_refused(void **state) {
     k1t_gguf file = small();
     k1t_tensor(&file, "a.weight", K1_F32, ne, 1, NULL, 16);
     refuse(&file, "tensor a.weight", "twice");
+    file = small();
+    k1t_tensor(&file, "\xff\n", K1_F32, ne, 1, NULL, 16);
+    k1t_tensor(&file, "\xff\n", K1_F32, ne, 1, NULL, 16);
+    refuse(&file, "tensor ??", "twice");
     file = small();
     k1t_u32(&file, "general.architecture", 1);
     refuse(&file, "key general.architecture", "twice");
