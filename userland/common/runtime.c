@@ -54,7 +54,7 @@ static int open_model(k1_runtime *runtime, const k1_runtime_config *config, k1_e
     if (runtime->tokenizer == NULL) {
         return -1;
     }
-    runtime->model = k1_model_new(runtime->gguf, runtime->n_ctx, runtime->kernels, err);
+    runtime->model = k1_model_new(runtime->gguf, runtime->kernels, err);
     if (runtime->model == NULL) {
         return -1;
     }

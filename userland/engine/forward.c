@@ -48,8 +48,8 @@ static int check_range(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, 
         return k1_fail(err, "layers %" PRIu32 " to %" PRIu32 " are no range of a model with %" PRIu32 " layers", first,
                        last, model->hp.n_layer);
     }
-    if (n_ctx == 0 || n_ctx > model->n_ctx) {
-        return k1_fail(err, "n_ctx is %" PRIu32 ", outside 1 to the model's %" PRIu32, n_ctx, model->n_ctx);
+    if (n_ctx == 0 || n_ctx > INT32_MAX) {
+        return k1_fail(err, "n_ctx is %" PRIu32 ", outside 1 to %d", n_ctx, INT32_MAX);
     }
     if (n_batch == 0 || n_batch > 1u << 16) {
         return k1_fail(err, "n_batch is %" PRIu32 ", outside 1 to %u", n_batch, 1u << 16);
@@ -73,7 +73,7 @@ k1_seq *k1_seq_new(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint
     seq->first = first;
     seq->last = last;
     if (k1_kv_init(&seq->kv, &model->hp, n_ctx, last - first, K1_KV_LAYER_FIRST, err) != 0 ||
-        alloc_scratch(seq, err) != 0) {
+        k1_rope_init(&seq->rope, &model->hp, &model->rope_scaling, n_ctx, err) != 0 || alloc_scratch(seq, err) != 0) {
         k1_seq_free(seq);
         return NULL;
     }
@@ -85,6 +85,7 @@ void k1_seq_free(k1_seq *seq) {
         return;
     }
     k1_kv_free(&seq->kv);
+    k1_rope_free(&seq->rope);
     free(seq->arena);
     free(seq);
 }
@@ -223,8 +224,8 @@ static void finish_heads(const pass *p, float *x, uint32_t n_heads, const float 
                          uint32_t pos) {
     uint32_t dim = p->hp->head_dim;
     uint32_t n_pairs = p->hp->n_rot / 2;
-    const float *cos_row = p->model->rope_cos + (size_t)pos * n_pairs;
-    const float *sin_row = p->model->rope_sin + (size_t)pos * n_pairs;
+    const float *cos_row = p->seq->rope.cos + (size_t)pos * n_pairs;
+    const float *sin_row = p->seq->rope.sin + (size_t)pos * n_pairs;
     if (bias != NULL) {
         p->kernels->add(x, bias, (size_t)n_heads * dim);
     }

@@ -32,6 +32,16 @@ typedef struct k1_rope_scaling {
     double original_context;
 } k1_rope_scaling;
 
+/* The tables of a sequence: float[n_ctx][n_rot / 2] each. */
+typedef struct k1_rope {
+    float *cos;
+    float *sin;
+} k1_rope;
+
+uint64_t k1_rope_bytes(const k1_hparams *hp, uint32_t n_ctx);
+int k1_rope_init(k1_rope *rope, const k1_hparams *hp, const k1_rope_scaling *scaling, uint32_t n_ctx, k1_err *err);
+void k1_rope_free(k1_rope *rope);
+
 /* freqs: double[n_rot / 2], radians per position. */
 void k1_rope_freqs(uint32_t n_rot, double base, const k1_rope_scaling *scaling, double *freqs);
 /* cos, sin: float[n_positions][n_pairs], for the positions from first on. */
@@ -70,10 +80,8 @@ typedef struct k1_layer {
 struct k1_model {
     k1_hparams hp;
     const k1_kernels *kernels;
-    uint32_t n_ctx;
     k1_rope_pairs rope_pairs;
-    float *rope_cos; /* float[n_ctx][n_rot / 2] */
-    float *rope_sin;
+    k1_rope_scaling rope_scaling;
     k1_layer *layers;
     k1_linear embedding; /* n_vocab rows of n_embd */
     const float *output_norm;
@@ -117,10 +125,9 @@ void k1_attend(const k1_kernels *kernels, const float *q, const uint16_t *keys, 
 
 /* Scratch of a sequence, in bytes. */
 uint64_t k1_scratch_bytes(const k1_hparams *hp, uint32_t n_batch);
-uint64_t k1_rope_bytes(const k1_hparams *hp, uint32_t n_ctx);
 /* Weights that the layers [first, last) touch, with the embedding and the output where they are needed. */
 uint64_t k1_weight_bytes(const k1_model *model, uint32_t first, uint32_t last);
-/* -1 and err, which names the largest n_ctx that fits, when model, tables and sequence exceed the budget. */
+/* -1 and err, which names the largest n_ctx that fits, when k1_memory_needed exceeds the budget. */
 int k1_memory_check(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last,
                     uint64_t budget, k1_err *err);
 
@@ -134,6 +141,7 @@ struct k1_seq {
     uint32_t last;
     uint32_t n_past;
     k1_kv kv;
+    k1_rope rope;
     void *arena;  /* owns what follows; each for n_batch tokens */
     float *x;     /* float[][n_embd], the residual stream */
     float *xn;    /* float[][n_embd], a block's normalised input or its output */

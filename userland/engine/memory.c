@@ -1,9 +1,10 @@
-/* How much memory a sequence takes, how much there is, and the refusal when that is not enough. */
+/* How much memory a part of a model takes to run, how much there is, and the refusal when that is not enough. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "internal.h"
+#include "k1/sampler.h"
 
 #define MIB (1024.0 * 1024.0)
 #define RESERVE_MAX (256u << 20)
@@ -24,10 +25,6 @@ uint64_t k1_scratch_bytes(const k1_hparams *hp, uint32_t n_batch) {
     return k1_add_sat(k1_mul_sat(per_token, n_batch), (uint64_t)16 * 64); /* each piece is aligned to 64 */
 }
 
-uint64_t k1_rope_bytes(const k1_hparams *hp, uint32_t n_ctx) {
-    return k1_mul_sat(n_ctx, (uint64_t)hp->n_rot / 2 * 2 * sizeof(float));
-}
-
 uint64_t k1_weight_bytes(const k1_model *model, uint32_t first, uint32_t last) {
     uint64_t bytes = first == 0 ? linear_bytes(&model->embedding) : 0;
     for (uint32_t i = first; i < last; i++) {
@@ -40,9 +37,18 @@ uint64_t k1_weight_bytes(const k1_model *model, uint32_t first, uint32_t last) {
     return bytes;
 }
 
-uint64_t k1_seq_bytes(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last) {
-    uint64_t kv = k1_kv_bytes(&model->hp, n_ctx, last > first ? last - first : 0);
-    return k1_add_sat(kv, k1_scratch_bytes(&model->hp, n_batch));
+/* What the runtime keeps beside the last layers. */
+static uint64_t choice_bytes(const k1_hparams *hp) {
+    return k1_add_sat(k1_mul_sat(hp->n_vocab, sizeof(float)), k1_sample_scratch(hp->n_vocab));
+}
+
+uint64_t k1_memory_needed(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last) {
+    const k1_hparams *hp = &model->hp;
+    uint64_t bytes = k1_weight_bytes(model, first, last);
+    bytes = k1_add_sat(bytes, k1_kv_bytes(hp, n_ctx, last - first));
+    bytes = k1_add_sat(bytes, k1_rope_bytes(hp, n_ctx));
+    bytes = k1_add_sat(bytes, k1_scratch_bytes(hp, n_batch < n_ctx ? n_batch : n_ctx));
+    return last == hp->n_layer ? k1_add_sat(bytes, choice_bytes(hp)) : bytes;
 }
 
 uint64_t k1_memory_budget(const char *root) {
@@ -72,23 +78,37 @@ uint64_t k1_memory_budget(const char *root) {
     return available - (reserve < RESERVE_MAX ? reserve : RESERVE_MAX);
 }
 
+/* The largest n_ctx up to max whose needs are within the budget; 0 when there is none. */
+static uint32_t largest_ctx(const k1_model *model, uint32_t max, uint32_t n_batch, uint32_t first, uint32_t last,
+                            uint64_t budget) {
+    uint32_t fits = 0;
+    uint32_t too_large = max + 1;
+    while (too_large - fits > 1) {
+        uint32_t middle = fits + (too_large - fits) / 2;
+        if (k1_memory_needed(model, middle, n_batch, first, last) <= budget) {
+            fits = middle;
+        } else {
+            too_large = middle;
+        }
+    }
+    return fits;
+}
+
 int k1_memory_check(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last,
                     uint64_t budget, k1_err *err) {
-    const k1_hparams *hp = &model->hp;
-    uint64_t per_position = k1_rope_bytes(hp, 1) + k1_kv_bytes(hp, 1, last - first);
-    uint64_t fixed = k1_add_sat(k1_weight_bytes(model, first, last), k1_scratch_bytes(hp, n_batch));
-    uint64_t needed = k1_add_sat(fixed, k1_mul_sat(per_position, n_ctx));
+    uint64_t needed = k1_memory_needed(model, n_ctx, n_batch, first, last);
     if (needed <= budget) {
         return 0;
     }
-    if (budget < fixed || budget - fixed < per_position) {
+    uint32_t largest = largest_ctx(model, n_ctx, n_batch, first, last, budget);
+    if (largest == 0) {
         return k1_fail(err,
                        "layers %" PRIu32 " to %" PRIu32 " need %.0f MiB without any context, %.0f MiB are free: give "
-                       "fewer layers to this node, or choose a smaller model or --n_batch",
-                       first, last, (double)fixed / MIB, (double)budget / MIB);
+                       "fewer layers to this node, or choose a smaller model",
+                       first, last, (double)k1_memory_needed(model, 1, 1, first, last) / MIB, (double)budget / MIB);
     }
     return k1_fail(err,
                    "n_ctx %" PRIu32 " needs %.0f MiB (weights, KV cache, tables and scratch), %.0f MiB are free: the "
-                   "largest n_ctx that fits is %" PRIu64,
-                   n_ctx, (double)needed / MIB, (double)budget / MIB, (budget - fixed) / per_position);
+                   "largest n_ctx that fits is %" PRIu32 " (n_batch %" PRIu32 ")",
+                   n_ctx, (double)needed / MIB, (double)budget / MIB, largest, n_batch);
 }

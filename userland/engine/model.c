@@ -6,11 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gguf_internal.h"
 #include "internal.h"
 
 #define DEFAULT_ROPE_BASE 10000.0f
-#define ALIGNMENT 64u
-#define N_BATCH_LEAST 1u
 
 /* What tells the architectures apart. */
 typedef struct family {
@@ -30,7 +29,7 @@ typedef struct loader {
     const k1_gguf *gguf;
     k1_model *model;
     const family *family;
-    k1_rope_scaling scaling;
+    bool *used; /* bool[n_tensors]: which the model has taken */
     k1_err *err;
 } loader;
 
@@ -41,14 +40,14 @@ static int find_family(loader *l) {
     }
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
         const char *name = families[i].name;
-        if (arch.len == strlen(name) && memcmp(arch.data, name, arch.len) == 0) {
+        if (k1_str_is(arch, name)) {
             l->family = &families[i];
             memcpy(l->model->hp.arch, name, arch.len + 1);
             return 0;
         }
     }
-    return k1_fail(l->err, "general.architecture is \"%.*s\", which is not known; known are llama, qwen2 and qwen3",
-                   arch.len < 40 ? (int)arch.len : 40, arch.data);
+    return k1_fail(l->err, "key general.architecture: %s is not known; known are llama, qwen2 and qwen3",
+                   k1_gguf_show("architecture", arch).text);
 }
 
 typedef struct key {
@@ -131,7 +130,9 @@ static const k1_tensor *need(loader *l, const char *name) {
     const k1_tensor *tensor = k1_gguf_tensor(l->gguf, name);
     if (tensor == NULL) {
         (void)k1_fail(l->err, "tensor %s is missing: the file does not hold a whole %s model", name, l->family->name);
+        return NULL;
     }
+    l->used[tensor - k1_gguf_tensor_at(l->gguf, 0)] = true;
     return tensor;
 }
 
@@ -281,10 +282,6 @@ static int load_tensors(loader *l) {
 
 /* ---- rotary position embedding ---- */
 
-static bool str_is(k1_str str, const char *text) {
-    return str.len == strlen(text) && memcmp(str.data, text, str.len) == 0;
-}
-
 static int load_llama3_scaling(loader *l) {
     float factor = 0.0f;
     float low = 1.0f;
@@ -300,98 +297,105 @@ static int load_llama3_scaling(loader *l) {
         return k1_fail(l->err, "key %s.rope.scaling.high_freq_factor is %g, not above low_freq_factor %g",
                        l->family->name, (double)high, (double)low);
     }
-    l->scaling.llama3 = true;
-    l->scaling.llama3_factor = (double)factor;
-    l->scaling.low_freq_factor = (double)low;
-    l->scaling.high_freq_factor = (double)high;
-    l->scaling.original_context = original;
+    k1_rope_scaling *scaling = &l->model->rope_scaling;
+    scaling->llama3 = true;
+    scaling->llama3_factor = (double)factor;
+    scaling->low_freq_factor = (double)low;
+    scaling->high_freq_factor = (double)high;
+    scaling->original_context = original;
+    return 0;
+}
+
+/* Keys that ask for scaling in a way that is not read here. */
+static int check_scaling_keys(loader *l) {
+    key type = arch_key(l, "rope.scaling.type");
+    key factor = arch_key(l, "rope.scaling.factor");
+    key early = arch_key(l, "rope.scale_linear");
+    k1_str ignored;
+    if (k1_gguf_has(l->gguf, early.text)) {
+        return k1_fail(l->err, "key %s is that of early converters and not read: convert the model again", early.text);
+    }
+    if (!k1_gguf_has(l->gguf, type.text) && k1_gguf_has(l->gguf, factor.text)) {
+        return k1_fail(l->err, "key %s is there without %s: convert the model again", factor.text, type.text);
+    }
+    if (k1_gguf_has(l->gguf, type.text) && !k1_gguf_str(l->gguf, type.text, &ignored)) {
+        return k1_fail(l->err, "key %s is no text: convert the model again", type.text);
+    }
     return 0;
 }
 
 static int load_scaling(loader *l) {
-    l->scaling.linear = 1.0;
     key k = arch_key(l, "rope.scaling.type");
     k1_str type;
-    if (!k1_gguf_str(l->gguf, k.text, &type) || str_is(type, "none")) {
+    float factor = 0.0f;
+    l->model->rope_scaling.linear = 1.0;
+    if (check_scaling_keys(l) != 0) {
+        return -1;
+    }
+    if (!k1_gguf_str(l->gguf, k.text, &type) || k1_str_is(type, "none")) {
         return 0;
     }
-    if (str_is(type, "llama3")) {
+    if (k1_str_is(type, "llama3")) {
         return load_llama3_scaling(l);
     }
-    if (!str_is(type, "linear")) {
-        return k1_fail(l->err, "key %s is \"%.*s\", which is not known; known are none, linear and llama3", k.text,
-                       type.len < 40 ? (int)type.len : 40, type.data);
+    if (!k1_str_is(type, "linear")) {
+        return k1_fail(l->err, "key %s: %s is not known; known are none, linear and llama3", k.text,
+                       k1_gguf_show("scaling", type).text);
     }
-    float factor = 0.0f;
     if (load_float(l, "rope.scaling.factor", 1e-3f, 1e6f, &factor) != 0) {
         return -1;
     }
-    l->scaling.linear = (double)factor;
+    l->model->rope_scaling.linear = (double)factor;
     return 0;
 }
 
 static int load_factors(loader *l) {
     uint32_t n_pairs = l->model->hp.n_rot / 2;
-    if (load_vector(l, "rope_freqs.weight", false, n_pairs, &l->scaling.factors) != 0) {
+    k1_rope_scaling *scaling = &l->model->rope_scaling;
+    if (load_vector(l, "rope_freqs.weight", false, n_pairs, &scaling->factors) != 0) {
         return -1;
     }
-    for (uint32_t i = 0; l->scaling.factors != NULL && i < n_pairs; i++) {
-        if (!(l->scaling.factors[i] >= 1e-3f && l->scaling.factors[i] <= 1e6f)) {
+    if (scaling->factors != NULL && scaling->llama3) {
+        return k1_fail(l->err,
+                       "tensor rope_freqs.weight and key %s both scale by Llama 3's rule, which would be done twice: "
+                       "convert the model again",
+                       arch_key(l, "rope.scaling.type").text);
+    }
+    for (uint32_t i = 0; scaling->factors != NULL && i < n_pairs; i++) {
+        if (!(scaling->factors[i] >= 1e-3f && scaling->factors[i] <= 1e6f)) {
             return k1_fail(l->err, "tensor rope_freqs.weight holds %g at %" PRIu32 ", outside 0.001 to 1000000",
-                           (double)l->scaling.factors[i], i);
+                           (double)scaling->factors[i], i);
         }
     }
     return 0;
 }
 
-static int build_tables(loader *l) {
-    k1_model *model = l->model;
-    uint32_t n_pairs = model->hp.n_rot / 2;
-    uint64_t bytes = (k1_rope_bytes(&model->hp, model->n_ctx) / 2 + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    double *freqs = calloc(n_pairs, sizeof *freqs);
-    model->rope_cos = bytes <= SIZE_MAX / 2 ? aligned_alloc(ALIGNMENT, (size_t)bytes) : NULL;
-    model->rope_sin = bytes <= SIZE_MAX / 2 ? aligned_alloc(ALIGNMENT, (size_t)bytes) : NULL;
-    if (freqs == NULL || model->rope_cos == NULL || model->rope_sin == NULL) {
-        free(freqs);
-        return k1_fail(l->err, "no memory for the RoPE tables of n_ctx %" PRIu32 ": choose a smaller n_ctx",
-                       model->n_ctx);
+/* A tensor that the architecture has no place for would change the answers if it were used. */
+static int check_all_used(loader *l) {
+    for (size_t i = 0; i < k1_gguf_n_tensors(l->gguf); i++) {
+        const char *name = k1_gguf_tensor_at(l->gguf, i)->name;
+        if (!l->used[i]) {
+            return k1_fail(l->err, "%s has no place in a %s model as it is known here: this file cannot be run",
+                           k1_gguf_show("tensor", (k1_str){name, strlen(name)}).text, l->family->name);
+        }
     }
-    k1_rope_freqs(model->hp.n_rot, (double)model->hp.rope_base, &l->scaling, freqs);
-    k1_rope_tables(freqs, n_pairs, 0, model->n_ctx, model->rope_cos, model->rope_sin);
-    free(freqs);
     return 0;
 }
 
-/* Refuse what not even a pipeline stage of one layer can hold; k1_seq_new() checks again for its layers. */
-static int check_memory(loader *l, uint32_t n_ctx) {
-    const k1_model *model = l->model;
-    uint64_t budget = k1_memory_budget(NULL);
-    uint32_t n_layer = model->hp.n_layer;
-    uint32_t middle = n_layer / 2;
-    if (k1_memory_check(model, n_ctx, N_BATCH_LEAST, middle, middle + 1, budget, NULL) == 0) {
-        return 0;
+static int load(loader *l) {
+    l->used = calloc(k1_gguf_n_tensors(l->gguf) + 1, sizeof *l->used);
+    if (l->used == NULL) {
+        return k1_fail(l->err, "no memory for the model");
     }
-    return k1_memory_check(model, n_ctx, N_BATCH_LEAST, 0, n_layer, budget, l->err);
-}
-
-static int load(loader *l, uint32_t n_ctx) {
-    k1_model *model = l->model;
     if (find_family(l) != 0 || load_hparams(l) != 0 || load_tensors(l) != 0 || load_scaling(l) != 0 ||
         load_factors(l) != 0) {
         return -1;
     }
-    model->rope_pairs = l->family->rope_pairs;
-    if (n_ctx == 0 || n_ctx > INT32_MAX) {
-        return k1_fail(l->err, "n_ctx is %" PRIu32 ", outside 1 to %d", n_ctx, INT32_MAX);
-    }
-    if (check_memory(l, n_ctx) != 0) {
-        return -1;
-    }
-    model->n_ctx = n_ctx;
-    return build_tables(l);
+    l->model->rope_pairs = l->family->rope_pairs;
+    return check_all_used(l);
 }
 
-k1_model *k1_model_new(const k1_gguf *gguf, uint32_t n_ctx, const k1_kernels *kernels, k1_err *err) {
+k1_model *k1_model_new(const k1_gguf *gguf, const k1_kernels *kernels, k1_err *err) {
     k1_model *model = calloc(1, sizeof *model);
     if (model == NULL) {
         (void)k1_fail(err, "no memory for the model");
@@ -399,7 +403,9 @@ k1_model *k1_model_new(const k1_gguf *gguf, uint32_t n_ctx, const k1_kernels *ke
     }
     model->kernels = kernels;
     loader l = {.gguf = gguf, .model = model, .err = err};
-    if (load(&l, n_ctx) != 0) {
+    int failed = load(&l);
+    free(l.used);
+    if (failed != 0) {
         k1_model_free(model);
         return NULL;
     }
@@ -411,8 +417,6 @@ void k1_model_free(k1_model *model) {
         return;
     }
     free(model->layers);
-    free(model->rope_cos);
-    free(model->rope_sin);
     free(model);
 }
 

@@ -1,9 +1,12 @@
 /* Rotary position embedding (Su et al. 2021, arXiv:2104.09864) by exact angles: tables computed in double precision,
  * rounded once to float. */
+#include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include "internal.h"
 
+#define ALIGNMENT 64u
 #define TWO_PI 6.283185307179586476925
 
 /* Llama 3.1: wavelengths beyond the original context are stretched by the factor, short ones kept, and those between
@@ -35,6 +38,35 @@ void k1_rope_tables(const double *freqs, uint32_t n_pairs, uint32_t first, uint3
             sin_out[at] = (float)sin(pos * freqs[i]);
         }
     }
+}
+
+/* Of one table. */
+static uint64_t table_bytes(const k1_hparams *hp, uint32_t n_ctx) {
+    uint64_t bytes = k1_mul_sat(n_ctx, (uint64_t)hp->n_rot / 2 * sizeof(float));
+    return k1_add_sat(bytes, ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+uint64_t k1_rope_bytes(const k1_hparams *hp, uint32_t n_ctx) { return k1_mul_sat(2, table_bytes(hp, n_ctx)); }
+
+int k1_rope_init(k1_rope *rope, const k1_hparams *hp, const k1_rope_scaling *scaling, uint32_t n_ctx, k1_err *err) {
+    uint32_t n_pairs = hp->n_rot / 2;
+    uint64_t bytes = table_bytes(hp, n_ctx);
+    double *freqs = calloc(n_pairs, sizeof *freqs);
+    rope->cos = bytes <= SIZE_MAX / 2 ? aligned_alloc(ALIGNMENT, (size_t)bytes) : NULL;
+    rope->sin = bytes <= SIZE_MAX / 2 ? aligned_alloc(ALIGNMENT, (size_t)bytes) : NULL;
+    if (freqs == NULL || rope->cos == NULL || rope->sin == NULL) {
+        free(freqs);
+        return k1_fail(err, "no memory for the RoPE tables of n_ctx %" PRIu32 ": choose a smaller n_ctx", n_ctx);
+    }
+    k1_rope_freqs(hp->n_rot, (double)hp->rope_base, scaling, freqs);
+    k1_rope_tables(freqs, n_pairs, 0, n_ctx, rope->cos, rope->sin);
+    free(freqs);
+    return 0;
+}
+
+void k1_rope_free(k1_rope *rope) {
+    free(rope->cos);
+    free(rope->sin);
 }
 
 void k1_rope_apply(float *head, const float *cos_row, const float *sin_row, uint32_t n_pairs, k1_rope_pairs pairs) {

@@ -74,7 +74,7 @@ static int set_up(run *r, const char *path, options *o, k1_err *err) {
         return k1_fail(err, "no such kernels, or no memory");
     }
     r->gguf = k1_gguf_open(path, err);
-    r->model = r->gguf != NULL ? k1_model_new(r->gguf, o->ctx, kernels, err) : NULL;
+    r->model = r->gguf != NULL ? k1_model_new(r->gguf, kernels, err) : NULL;
     if (r->model == NULL) {
         return -1;
     }

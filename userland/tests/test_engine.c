@@ -14,6 +14,7 @@
 
 #include "../engine/internal.h"
 #include "../kernels/half.h"
+#include "k1/sampler.h"
 #include "support.h"
 
 #define N_EMBD 64u
@@ -38,6 +39,7 @@ typedef struct recipe {
     uint32_t n_head_kv; /* 0: N_HEAD_KV */
     float eps;          /* 0: 1e-5 */
     bool untied;
+    void (*extra)(k1t_gguf *file); /* adds keys and tensors; may be NULL */
 } recipe;
 
 static uint32_t random_state;
@@ -154,7 +156,7 @@ typedef struct tiny {
     k1_err err;
 } tiny;
 
-static tiny make(const recipe *r, uint32_t n_ctx) {
+static tiny make(const recipe *r) {
     random_state = 11;
     k1t_gguf file = {0};
     put_keys(&file, r);
@@ -166,6 +168,9 @@ static tiny make(const recipe *r, uint32_t n_ctx) {
     if (r->untied) {
         put_matrix(&file, r, "output.weight", N_EMBD, N_VOCAB);
     }
+    if (r->extra != NULL) {
+        r->extra(&file);
+    }
     tiny t = {0};
     size_t size;
     t.bytes = k1t_finish(&file, &size);
@@ -174,7 +179,7 @@ static tiny make(const recipe *r, uint32_t n_ctx) {
         print_message("%s\n", t.err.text);
     }
     assert_non_null(t.gguf);
-    t.model = k1_model_new(t.gguf, n_ctx, k1_kernels_pick(NULL), &t.err);
+    t.model = k1_model_new(t.gguf, k1_kernels_pick(NULL), &t.err);
     return t;
 }
 
@@ -186,7 +191,7 @@ static void unmake(tiny *t) {
 
 static tiny make_sound(const char *arch, k1_dtype type) {
     recipe r = {.arch = arch, .type = type};
-    tiny t = make(&r, N_CTX);
+    tiny t = make(&r);
     if (t.model == NULL) {
         print_message("%s\n", t.err.text);
     }
@@ -267,7 +272,7 @@ static void every_table_of_kernels_gives_the_same_logits(void **state) {
         tiny t = make_sound(kinds[k].arch, kinds[k].type);
         float *fast = run(&t, 0, N_TEXT, N_TEXT);
         k1_model_free(t.model);
-        t.model = k1_model_new(t.gguf, N_CTX, &k1_kernels_scalar, &t.err);
+        t.model = k1_model_new(t.gguf, &k1_kernels_scalar, &t.err);
         assert_non_null(t.model);
         expect_equal_and_free(run(&t, 0, N_TEXT, N_TEXT), fast);
         free(fast);
@@ -346,7 +351,7 @@ static void a_truncated_sequence_goes_on_as_if_nothing_had_followed(void **state
 static void an_output_of_its_own_is_used(void **state) {
     (void)state;
     recipe r = {.arch = "llama", .type = K1_F32, .untied = true};
-    tiny own = make(&r, N_CTX);
+    tiny own = make(&r);
     tiny tied = make_sound("llama", K1_F32);
     assert_non_null(own.model);
     float *a = run(&own, 0, N_TEXT, N_TEXT);
@@ -360,8 +365,8 @@ static void an_output_of_its_own_is_used(void **state) {
 
 /* ---- refusals ---- */
 
-static void expect_refusal(recipe r, uint32_t n_ctx, const char *what, const char *also) {
-    tiny t = make(&r, n_ctx);
+static void expect_refusal(recipe r, const char *what, const char *also) {
+    tiny t = make(&r);
     if (t.model != NULL || strstr(t.err.text, what) == NULL || strstr(t.err.text, also) == NULL) {
         print_message("wanted \"%s\" and \"%s\", got: %s\n", what, also, t.model != NULL ? "a model" : t.err.text);
     }
@@ -373,48 +378,98 @@ static void expect_refusal(recipe r, uint32_t n_ctx, const char *what, const cha
 
 static void an_unknown_architecture_names_the_known(void **state) {
     (void)state;
-    expect_refusal((recipe){.arch = "mamba"}, N_CTX, "\"mamba\"", "known are llama, qwen2 and qwen3");
+    expect_refusal((recipe){.arch = "mamba"}, "architecture mamba is not known", "known are llama, qwen2 and qwen3");
 }
 
 static void faulty_tensors_are_named(void **state) {
     (void)state;
-    expect_refusal((recipe){.arch = "llama", .leave_out = "blk.2.ffn_up.weight"}, N_CTX, "blk.2.ffn_up.weight",
+    expect_refusal((recipe){.arch = "llama", .leave_out = "blk.2.ffn_up.weight"}, "blk.2.ffn_up.weight", "missing");
+    expect_refusal((recipe){.arch = "llama", .leave_out = "token_embd.weight"}, "token_embd.weight", "missing");
+    expect_refusal((recipe){.arch = "qwen2", .leave_out = "blk.1.attn_k.bias"}, "blk.1.attn_k.bias", "missing");
+    expect_refusal((recipe){.arch = "qwen3", .leave_out = "blk.0.attn_q_norm.weight"}, "blk.0.attn_q_norm.weight",
                    "missing");
-    expect_refusal((recipe){.arch = "llama", .leave_out = "token_embd.weight"}, N_CTX, "token_embd.weight", "missing");
-    expect_refusal((recipe){.arch = "qwen2", .leave_out = "blk.1.attn_k.bias"}, N_CTX, "blk.1.attn_k.bias", "missing");
-    expect_refusal((recipe){.arch = "qwen3", .leave_out = "blk.0.attn_q_norm.weight"}, N_CTX,
-                   "blk.0.attn_q_norm.weight", "missing");
-    expect_refusal((recipe){.arch = "llama", .misshape = "blk.1.attn_v.weight"}, N_CTX,
-                   "blk.1.attn_v.weight is 64 x 31", "64 x 32");
-    expect_refusal((recipe){.arch = "llama", .retype = "output_norm.weight"}, N_CTX,
-                   "output_norm.weight is of type F16", "must be F32");
+    expect_refusal((recipe){.arch = "llama", .misshape = "blk.1.attn_v.weight"}, "blk.1.attn_v.weight is 64 x 31",
+                   "64 x 32");
+    expect_refusal((recipe){.arch = "llama", .retype = "output_norm.weight"}, "output_norm.weight is of type F16",
+                   "must be F32");
 }
 
 static void faulty_keys_are_named(void **state) {
     (void)state;
-    expect_refusal((recipe){.arch = "llama", .drop_key = "block_count"}, N_CTX, "llama.block_count", "missing");
-    expect_refusal((recipe){.arch = "llama", .n_head_kv = 3}, N_CTX, "llama.attention.head_count is 4",
+    expect_refusal((recipe){.arch = "llama", .drop_key = "block_count"}, "llama.block_count", "missing");
+    expect_refusal((recipe){.arch = "llama", .n_head_kv = 3}, "llama.attention.head_count is 4",
                    "no multiple of head_count_kv 3");
-    expect_refusal((recipe){.arch = "llama", .eps = -1.0f}, N_CTX, "layer_norm_rms_epsilon is -1", "outside");
-    expect_refusal((recipe){.arch = "llama", .eps = NAN}, N_CTX, "layer_norm_rms_epsilon is", "outside");
-    expect_refusal((recipe){.arch = "llama", .rope_type = "yarn"}, N_CTX, "llama.rope.scaling.type is \"yarn\"",
+    expect_refusal((recipe){.arch = "llama", .eps = -1.0f}, "layer_norm_rms_epsilon is -1", "outside");
+    expect_refusal((recipe){.arch = "llama", .eps = NAN}, "layer_norm_rms_epsilon is", "outside");
+    expect_refusal((recipe){.arch = "llama", .rope_type = "yarn"}, "llama.rope.scaling.type: scaling yarn",
                    "known are none, linear and llama3");
-    expect_refusal((recipe){.arch = "llama", .rope_type = "linear"}, N_CTX, "llama.rope.scaling.factor", "missing");
+    expect_refusal((recipe){.arch = "llama", .rope_type = "linear"}, "llama.rope.scaling.factor", "missing");
+}
+
+static void put_two(k1t_gguf *file, const char *name) {
+    const uint64_t ne = 2;
+    const float values[2] = {2.0f, 3.0f};
+    k1t_tensor(file, name, K1_F32, &ne, 1, values, sizeof values);
+}
+
+static void add_output_bias(k1t_gguf *file) { put_two(file, "output.bias"); }
+static void add_attn_output_bias(k1t_gguf *file) { put_two(file, "blk.1.attn_output.bias"); }
+static void add_ffn_bias(k1t_gguf *file) { put_two(file, "blk.0.ffn_up.bias"); }
+static void add_fourth_layer(k1t_gguf *file) { put_two(file, "blk.3.attn_norm.weight"); }
+static void add_hostile(k1t_gguf *file) { put_two(file, "\x1b[2J\nx"); }
+
+/* What the forward pass would leave out. */
+static void tensors_without_a_place_are_refused(void **state) {
+    (void)state;
+    const char *why = "has no place in a llama model";
+    expect_refusal((recipe){.arch = "llama", .extra = add_output_bias}, "tensor output.bias", why);
+    expect_refusal((recipe){.arch = "llama", .extra = add_attn_output_bias}, "tensor blk.1.attn_output.bias", why);
+    expect_refusal((recipe){.arch = "llama", .extra = add_ffn_bias}, "tensor blk.0.ffn_up.bias", why);
+    expect_refusal((recipe){.arch = "llama", .extra = add_fourth_layer}, "tensor blk.3.attn_norm.weight", why);
+    expect_refusal((recipe){.arch = "llama", .extra = add_hostile}, "tensor ?[2J?x", why);
+}
+
+static void add_early_scaling(k1t_gguf *file) { k1t_f32(file, "llama.rope.scale_linear", 4.0f); }
+static void add_numeric_scaling(k1t_gguf *file) { k1t_u32(file, "llama.rope.scaling.type", 1); }
+static void add_bare_factor(k1t_gguf *file) { k1t_f32(file, "llama.rope.scaling.factor", 4.0f); }
+
+static void add_llama3_twice(k1t_gguf *file) {
+    const uint64_t ne = HEAD_DIM / 2;
+    k1t_tensor(file, "rope_freqs.weight", K1_F32, &ne, 1, NULL, HEAD_DIM / 2 * sizeof(float));
+    k1t_f32(file, "llama.rope.scaling.factor", 8.0f);
+    k1t_u32(file, "llama.rope.scaling.original_context_length", 64);
+}
+
+static void scaling_is_never_ignored(void **state) {
+    (void)state;
+    expect_refusal((recipe){.arch = "llama", .extra = add_early_scaling}, "key llama.rope.scale_linear",
+                   "convert the model again");
+    expect_refusal((recipe){.arch = "llama", .extra = add_numeric_scaling}, "key llama.rope.scaling.type is no text",
+                   "convert the model again");
+    expect_refusal((recipe){.arch = "llama", .extra = add_bare_factor}, "key llama.rope.scaling.factor is there",
+                   "without llama.rope.scaling.type");
+    expect_refusal((recipe){.arch = "llama", .rope_type = "llama3", .extra = add_llama3_twice}, "rope_freqs.weight",
+                   "llama.rope.scaling.type");
 }
 
 static void a_context_that_cannot_fit_names_the_largest(void **state) {
     (void)state;
-    expect_refusal((recipe){.arch = "llama"}, 0, "n_ctx is 0", "outside 1 to");
-    expect_refusal((recipe){.arch = "llama"}, UINT32_MAX, "n_ctx is 4294967295", "outside 1 to");
-    expect_refusal((recipe){.arch = "llama"}, INT32_MAX, "n_ctx 2147483647 needs", "the largest n_ctx that fits is");
+    tiny t = make_sound("llama", K1_F32);
+    k1_err err;
+    assert_null(k1_seq_new(t.model, 0, 8, 0, N_LAYER, &err));
+    assert_string_equal(err.text, "n_ctx is 0, outside 1 to 2147483647");
+    assert_null(k1_seq_new(t.model, UINT32_MAX, 8, 0, N_LAYER, &err));
+    assert_string_equal(err.text, "n_ctx is 4294967295, outside 1 to 2147483647");
+    assert_null(k1_seq_new(t.model, INT32_MAX, 8, 0, N_LAYER, &err));
+    assert_non_null(strstr(err.text, "n_ctx 2147483647 needs"));
+    assert_non_null(strstr(err.text, "the largest n_ctx that fits is"));
+    unmake(&t);
 }
 
 static void calls_that_make_no_sense_are_refused(void **state) {
     (void)state;
     tiny t = make_sound("llama", K1_F32);
     k1_err err;
-    assert_null(k1_seq_new(t.model, N_CTX + 1, 8, 0, N_LAYER, &err));
-    assert_non_null(strstr(err.text, "n_ctx is 161, outside 1 to the model's 160"));
     assert_null(k1_seq_new(t.model, N_CTX, 0, 0, N_LAYER, &err));
     assert_non_null(strstr(err.text, "n_batch is 0"));
     assert_null(k1_seq_new(t.model, N_CTX, 8, 2, 2, &err));
@@ -565,31 +620,49 @@ static void the_budget_is_what_is_available_less_a_reserve(void **state) {
     assert_true(k1_memory_budget(NULL) > 1 << 20);
 }
 
-static void the_largest_context_named_fits_and_no_larger(void **state) {
-    (void)state;
-    tiny t = make_sound("llama", K1_Q4_0);
+/* The n_ctx that a refusal names. */
+static uint32_t named_largest(const k1_model *model, uint32_t n_batch, uint64_t budget) {
     k1_err err;
-    uint64_t budget = 4 << 20;
-    assert_int_equal(k1_memory_check(t.model, 1000000, 32, 0, N_LAYER, budget, &err), -1);
+    assert_int_equal(k1_memory_check(model, 1000000, n_batch, 0, N_LAYER, budget, &err), -1);
     const char *number = strstr(err.text, "that fits is ");
     assert_non_null(number);
-    uint32_t largest = (uint32_t)strtoul(number + strlen("that fits is "), NULL, 10);
-    assert_true(largest > 1000);
-    assert_int_equal(k1_memory_check(t.model, largest, 32, 0, N_LAYER, budget, &err), 0);
-    assert_int_equal(k1_memory_check(t.model, largest + 1, 32, 0, N_LAYER, budget, &err), -1);
-    assert_int_equal(k1_memory_check(t.model, largest + 1, 32, 1, N_LAYER, budget, &err), 0);
+    return (uint32_t)strtoul(number + strlen("that fits is "), NULL, 10);
+}
+
+static void the_largest_context_named_fits_and_no_larger(void **state) {
+    (void)state;
+    static const uint32_t batches[] = {1, 32, 1000, 1u << 16}; /* the last are larger than the contexts found */
+    tiny t = make_sound("llama", K1_Q4_0);
+    k1_err err;
+    uint64_t budget = 1 << 20;
+    uint32_t before = UINT32_MAX;
+    for (size_t i = 0; i < sizeof batches / sizeof batches[0]; i++) {
+        uint32_t largest = named_largest(t.model, batches[i], budget);
+        assert_true(largest > 100 && largest <= before);
+        assert_int_equal(k1_memory_check(t.model, largest, batches[i], 0, N_LAYER, budget, &err), 0);
+        assert_int_equal(k1_memory_check(t.model, largest + 1, batches[i], 0, N_LAYER, budget, &err), -1);
+        assert_int_equal(k1_memory_check(t.model, largest + 1, batches[i], 1, N_LAYER, budget, &err), 0);
+        before = largest;
+    }
     assert_int_equal(k1_memory_check(t.model, 1, 32, 0, N_LAYER, 1000, &err), -1);
     assert_non_null(strstr(err.text, "without any context"));
     unmake(&t);
 }
 
-static void sequences_state_their_size(void **state) {
+static void what_is_needed_is_what_is_taken(void **state) {
     (void)state;
-    tiny t = make_sound("llama", K1_Q4_0);
-    uint64_t one = k1_seq_bytes(t.model, 100, 16, 0, 1);
-    uint64_t all = k1_seq_bytes(t.model, 100, 16, 0, N_LAYER);
-    assert_true(all - one == (uint64_t)2 * 100 * N_HEAD_KV * HEAD_DIM * sizeof(uint16_t) * 2);
-    assert_true(k1_seq_bytes(t.model, 100, 32, 0, 1) > one);
+    tiny t = make_sound("llama", K1_F32); /* one embedding serves as the output too */
+    uint64_t layer = (uint64_t)N_EMBD * (2 * N_HEAD * HEAD_DIM + 2 * N_HEAD_KV * HEAD_DIM + 3 * N_FF) * sizeof(float);
+    uint64_t embedding = (uint64_t)N_VOCAB * N_EMBD * sizeof(float);
+    uint64_t kv = (uint64_t)2 * 128 * N_HEAD_KV * HEAD_DIM * sizeof(uint16_t);
+    uint64_t rope = (uint64_t)2 * 128 * HEAD_DIM / 2 * sizeof(float);
+    uint64_t choice = N_VOCAB * sizeof(float) + k1_sample_scratch(N_VOCAB);
+    uint64_t scratch = k1_scratch_bytes(k1_model_hparams(t.model), 16);
+    assert_true(k1_memory_needed(t.model, 128, 16, 1, 2) == layer + kv + rope + scratch);
+    assert_true(k1_memory_needed(t.model, 128, 16, 0, 1) == layer + kv + rope + scratch + embedding);
+    assert_true(k1_memory_needed(t.model, 128, 16, 2, 3) == layer + kv + rope + scratch + embedding + choice);
+    assert_true(k1_memory_needed(t.model, 128, 16, 0, 3) == 3 * (layer + kv) + rope + scratch + embedding + choice);
+    assert_true(k1_memory_needed(t.model, 128, 128, 0, 3) == k1_memory_needed(t.model, 128, 512, 0, 3));
     unmake(&t);
 }
 
@@ -604,6 +677,8 @@ int main(void) {
         cmocka_unit_test(an_unknown_architecture_names_the_known),
         cmocka_unit_test(faulty_tensors_are_named),
         cmocka_unit_test(faulty_keys_are_named),
+        cmocka_unit_test(tensors_without_a_place_are_refused),
+        cmocka_unit_test(scaling_is_never_ignored),
         cmocka_unit_test(a_context_that_cannot_fit_names_the_largest),
         cmocka_unit_test(calls_that_make_no_sense_are_refused),
         cmocka_unit_test(a_full_context_is_refused_and_kept),
@@ -613,7 +688,7 @@ int main(void) {
         cmocka_unit_test(both_cache_layouts_hold_every_run_apart),
         cmocka_unit_test(the_budget_is_what_is_available_less_a_reserve),
         cmocka_unit_test(the_largest_context_named_fits_and_no_larger),
-        cmocka_unit_test(sequences_state_their_size),
+        cmocka_unit_test(what_is_needed_is_what_is_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

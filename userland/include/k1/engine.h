@@ -29,23 +29,24 @@ typedef struct k1_hparams {
 
 typedef struct k1_model k1_model;
 
-/* Check architecture, tensors and shapes of an open file and build the RoPE tables for n_ctx positions.
- * The gguf must outlive the model. NULL and err: unknown architecture (names the known), missing or misshaped tensor,
- * n_ctx that cannot fit, not even a stage of one layer (names the largest that fits the whole model). */
-k1_model *k1_model_new(const k1_gguf *gguf, uint32_t n_ctx, const k1_kernels *kernels, k1_err *err);
+/* Check architecture, tensors and shapes of an open file. The gguf must outlive the model. NULL and err: unknown
+ * architecture (names the known), a tensor that is missing, misshaped or of no use to the architecture, scaling of
+ * positions that is not known. */
+k1_model *k1_model_new(const k1_gguf *gguf, const k1_kernels *kernels, k1_err *err);
 void k1_model_free(k1_model *model);
 const k1_hparams *k1_model_hparams(const k1_model *model);
 
-/* Bytes that a sequence of n_ctx positions takes for the layers [first, last): KV cache and scratch. */
-uint64_t k1_seq_bytes(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last);
+/* Bytes that it takes to run the layers [first, last) with one sequence of n_ctx positions: weights, KV cache, RoPE
+ * tables and scratch; after the last layer also logits and the sampler's scratch. */
+uint64_t k1_memory_needed(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last);
 /* Memory that may be used: MemAvailable of /proc/meminfo less a reserve of an eighth, at most 256 MiB; UINT64_MAX when
  * it cannot be read. `root`, NULL by default, prefixes the path (tests). */
 uint64_t k1_memory_budget(const char *root);
 
 typedef struct k1_seq k1_seq;
 
-/* One sequence: the FP16 KV cache of the layers [first, last), and scratch for up to n_batch tokens a call.
- * NULL and err: no such layers, or weights, cache and scratch exceed k1_memory_budget (names the largest n_ctx). */
+/* One sequence: the FP16 KV cache of the layers [first, last), RoPE tables, and scratch for up to n_batch tokens a
+ * pass. NULL and err: no such layers, or k1_memory_needed exceeds k1_memory_budget (names the largest n_ctx). */
 k1_seq *k1_seq_new(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last, k1_err *err);
 void k1_seq_free(k1_seq *seq);
 uint32_t k1_seq_n_past(const k1_seq *seq);
