@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "k1/utf8.h"
+
 int k1_runtime_place(k1_runtime *runtime, const k1_runtime_config *config, k1_err *err) {
     size_t n = 0;
     k1_err why;
@@ -24,6 +26,22 @@ int k1_runtime_place(k1_runtime *runtime, const k1_runtime_config *config, k1_er
     return 0;
 }
 
+/* UTF-8, as it goes into JSON: '?' for what is none, and no half character at the end. */
+static void copy_plain(char *out, size_t capacity, const char *text, size_t len) {
+    size_t used = 0;
+    for (size_t at = 0; at < len;) {
+        int n = k1_utf8_next((const uint8_t *)text + at, len - at, NULL);
+        size_t taken = n > 0 ? (size_t)n : 1;
+        if (used + taken >= capacity) {
+            break;
+        }
+        memcpy(out + used, n > 0 ? text + at : "?", taken);
+        used += taken;
+        at += taken;
+    }
+    out[used] = '\0';
+}
+
 static void set_name(k1_runtime *runtime, const char *path) {
     const char *slash = strrchr(path, '/');
     const char *name = slash == NULL ? path : slash + 1;
@@ -31,9 +49,7 @@ static void set_name(k1_runtime *runtime, const char *path) {
     if (len > 5 && strcmp(name + len - 5, ".gguf") == 0) {
         len -= 5;
     }
-    len = len < sizeof runtime->name ? len : sizeof runtime->name - 1;
-    memcpy(runtime->name, name, len);
-    runtime->name[len] = '\0';
+    copy_plain(runtime->name, sizeof runtime->name, name, len);
 }
 
 static int pick_kernels(k1_runtime *runtime, k1_err *err) {

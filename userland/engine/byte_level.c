@@ -1,5 +1,5 @@
+#include "k1/utf8.h"
 #include "tokenizer_internal.h"
-#include "utf8.h"
 
 /* GPT-2, bytes_to_unicode: bytes that are printable in Latin-1 stand for themselves, the other 68 are U+0100 and up, in
  * their order. */

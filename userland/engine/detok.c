@@ -1,7 +1,7 @@
 #include <string.h>
 
+#include "k1/utf8.h"
 #include "tokenizer_internal.h"
-#include "utf8.h"
 
 static const uint8_t replacement[3] = {0xEF, 0xBF, 0xBD}; /* U+FFFD */
 

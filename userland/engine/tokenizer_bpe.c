@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "gguf_internal.h"
+#include "k1/utf8.h"
 #include "tokenizer_internal.h"
-#include "utf8.h"
 
 /* Byte-level BPE. */
 

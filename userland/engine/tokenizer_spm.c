@@ -1,8 +1,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "k1/utf8.h"
 #include "tokenizer_internal.h"
-#include "utf8.h"
 
 /* SentencePiece BPE: spaces are spelled U+2581; of all neighbours whose joined text is a token, those with the best
  * score merge first; what is no token at the end is spelled in bytes (<0x0A>), or is unknown. */

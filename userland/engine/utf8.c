@@ -1,4 +1,4 @@
-#include "utf8.h"
+#include "k1/utf8.h"
 
 /* Well-formed sequences: The Unicode Standard, table 3-7. `low` and `high` bound the second byte. */
 static int lead(uint8_t byte, uint8_t *low, uint8_t *high) {

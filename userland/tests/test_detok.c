@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "../engine/tokenizer_internal.h"
-#include "../engine/utf8.h"
+#include "k1/utf8.h"
 #include "tiny_vocab.h"
 
 #define FFFD "\xEF\xBF\xBD"

@@ -37,7 +37,7 @@ typedef struct k1_runtime {
     k1_threadpool *pool;
     float *logits;  /* [n_vocab] */
     void *scratch;  /* for the sampler */
-    char name[128]; /* the file's name without folder and .gguf */
+    char name[128]; /* the file's name without folder and .gguf, as UTF-8 */
 } k1_runtime;
 
 /* Which CPUs to compute on. -1 and err: bad list, more threads than it has. */
