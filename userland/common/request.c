@@ -32,6 +32,16 @@ static int copy_ids(k1_request *request, k1_err *err) {
     return 0;
 }
 
+int k1_request_check_length(size_t n, uint32_t n_ctx, k1_err *err) {
+    if (n < n_ctx) {
+        return 0;
+    }
+    return k1_fail(err,
+                   "prompt: has %zu tokens, but n_ctx is %u and one must be left; shorten it, or start with a larger "
+                   "--n_ctx",
+                   n, n_ctx);
+}
+
 int k1_request_begin(k1_request *request, const k1_tokenizer *tokenizer, const k1_request_params *params,
                      uint32_t n_ctx, k1_err *err) {
     *request = (k1_request){.tokenizer = tokenizer, .params = params, .n_ctx = n_ctx, .begun_ns = k1_now_ns()};
@@ -50,13 +60,7 @@ int k1_request_begin(k1_request *request, const k1_tokenizer *tokenizer, const k
     if (request->n_prompt == 0) {
         return k1_fail(err, "prompt: has no tokens; write at least one word");
     }
-    if (request->n_prompt >= n_ctx) {
-        return k1_fail(err,
-                       "prompt: has %zu tokens, but n_ctx is %u and one must be left; shorten it, or start with a "
-                       "larger --n_ctx",
-                       request->n_prompt, n_ctx);
-    }
-    return 0;
+    return k1_request_check_length(request->n_prompt, n_ctx, err);
 }
 
 void k1_request_end(k1_request *request) {

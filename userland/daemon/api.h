@@ -22,15 +22,20 @@ typedef struct k1_completion {
     char model[128];    /* as the client wrote it, else "" */
 } k1_completion;
 
+/* The longest body that is read: 64 bytes for each token that fits into the context and 64 KiB for the other fields,
+ * but at most 4 MiB. */
+size_t k1_api_max_body(uint32_t n_ctx);
 /* Read the body of POST /v1/completions. Unknown fields are ignored; fields that would change the answer and are not
- * supported are refused. -1 and error: 400 and what to change. Free out->params in any case. */
-int k1_api_completion(const char *body, size_t len, k1_completion *out, k1_api_error *error);
+ * supported are refused. -1 and error: 413 for a body that is too long, else 400, and what to change. Free out->params
+ * in any case. */
+int k1_api_completion(const char *body, size_t len, uint32_t n_ctx, k1_completion *out, k1_api_error *error);
 
 /* Answers as JSON text, malloc'ed; NULL when memory runs out. */
 typedef struct k1_api_answer {
     const char *id;
     const char *model;
     int64_t created;
+    bool include_usage; /* stream_options.include_usage: every part has the field */
 } k1_api_answer;
 
 char *k1_api_error_body(const k1_api_error *error);
@@ -38,9 +43,9 @@ char *k1_api_error_body(const k1_api_error *error);
 char *k1_api_result(const k1_api_answer *answer, const k1_request *request, const char *text, size_t n);
 /* One part of a stream. */
 char *k1_api_part(const k1_api_answer *answer, const char *text, size_t n);
-/* Its last part: why it ended, usage and timings. */
+/* Its last part with a choice: why it ended, and timings. */
 char *k1_api_last_part(const k1_api_answer *answer, const k1_request *request);
-/* The part without choices that stream_options.include_usage asks for. */
+/* The part without choices that follows when include_usage is set: usage. */
 char *k1_api_usage_part(const k1_api_answer *answer, const k1_request *request);
 char *k1_api_models(const char *model, int64_t created);
 

@@ -72,24 +72,29 @@ static json_t *envelope(const k1_api_answer *answer, json_t *choices) {
                      (json_int_t)answer->created, "model", answer->model, "choices", choices);
 }
 
-static void add_figures(json_t *object, const k1_request *request) {
-    json_object_set_new(object, "usage", usage(request));
-    json_object_set_new(object, "timings", timings(request));
+/* One part of a stream: usage comes in a part of its own, and where that is wanted all others say null (OpenAI). */
+static json_t *part(const k1_api_answer *answer, json_t *choices) {
+    json_t *object = envelope(answer, choices);
+    if (answer->include_usage) {
+        json_object_set_new(object, "usage", json_null());
+    }
+    return object;
 }
 
 char *k1_api_result(const k1_api_answer *answer, const k1_request *request, const char *text, size_t n) {
     json_t *object = envelope(answer, json_pack("[o]", choice(text, n, finish_reason(request))));
-    add_figures(object, request);
+    json_object_set_new(object, "usage", usage(request));
+    json_object_set_new(object, "timings", timings(request));
     return dump(object);
 }
 
 char *k1_api_part(const k1_api_answer *answer, const char *text, size_t n) {
-    return dump(envelope(answer, json_pack("[o]", choice(text, n, NULL))));
+    return dump(part(answer, json_pack("[o]", choice(text, n, NULL))));
 }
 
 char *k1_api_last_part(const k1_api_answer *answer, const k1_request *request) {
-    json_t *object = envelope(answer, json_pack("[o]", choice("", 0, finish_reason(request))));
-    add_figures(object, request);
+    json_t *object = part(answer, json_pack("[o]", choice("", 0, finish_reason(request))));
+    json_object_set_new(object, "timings", timings(request));
     return dump(object);
 }
 

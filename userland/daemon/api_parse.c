@@ -9,7 +9,12 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { DEFAULT_MAX_TOKENS = 16 }; /* OpenAI's */
+enum {
+    DEFAULT_MAX_TOKENS = 16, /* OpenAI's */
+    BYTES_PER_TOKEN = 64,
+    BYTES_OF_FIELDS = 64 << 10,
+    MAX_BODY = 4 << 20,
+};
 
 __attribute__((format(printf, 3, 4))) static int refuse(k1_api_error *error, const char *field, const char *format,
                                                         ...) {
@@ -20,6 +25,13 @@ __attribute__((format(printf, 3, 4))) static int refuse(k1_api_error *error, con
     va_start(args, format);
     vsnprintf(error->message + n, sizeof error->message - (size_t)n, format, args);
     va_end(args);
+    return -1;
+}
+
+static int refuse_as(k1_api_error *error, const char *field, const k1_err *err) {
+    *error = (k1_api_error){.status = 400};
+    snprintf(error->field, sizeof error->field, "%s", field);
+    snprintf(error->message, sizeof error->message, "%.390s", err->text);
     return -1;
 }
 
@@ -78,13 +90,7 @@ static int read_float(const json_t *root, const char *field, float *out, const k
     }
     *out = (float)number;
     k1_err err;
-    if (k1_sampling_check(sampling, &err) != 0) {
-        *error = (k1_api_error){.status = 400};
-        snprintf(error->field, sizeof error->field, "%s", field);
-        snprintf(error->message, sizeof error->message, "%.390s", err.text);
-        return -1;
-    }
-    return 0;
+    return k1_sampling_check(sampling, &err) == 0 ? 0 : refuse_as(error, field, &err);
 }
 
 static int read_sampling(const json_t *root, k1_sampling *sampling, k1_api_error *error) {
@@ -124,8 +130,12 @@ static int take_text(const json_t *value, k1_request_params *params, k1_api_erro
     return 0;
 }
 
-static int take_ids(const json_t *array, k1_request_params *params, k1_api_error *error) {
+static int take_ids(const json_t *array, uint32_t n_ctx, k1_request_params *params, k1_api_error *error) {
     size_t n = json_array_size(array);
+    k1_err err;
+    if (k1_request_check_length(n, n_ctx, &err) != 0) {
+        return refuse_as(error, "prompt", &err);
+    }
     params->ids.ids = calloc(n, sizeof *params->ids.ids);
     if (params->ids.ids == NULL) {
         return refuse(error, "prompt", "out of memory");
@@ -142,25 +152,26 @@ static int take_ids(const json_t *array, k1_request_params *params, k1_api_error
     return 0;
 }
 
-static int read_prompt(const json_t *root, k1_request_params *params, k1_api_error *error) {
+/* OpenAI takes an array of prompts too, which we take when it holds one. */
+static int read_prompt(const json_t *root, uint32_t n_ctx, k1_request_params *params, k1_api_error *error) {
     const json_t *value = get(root, "prompt");
     if (value == NULL) {
         return refuse(error, "prompt", "is missing");
     }
+    const json_t *first = json_array_get(value, 0);
+    if (json_is_string(first) || json_is_array(first)) {
+        if (json_array_size(value) > 1) {
+            return refuse(error, "prompt", "only one prompt in a request; send one request for each");
+        }
+        value = first;
+    }
     if (json_is_string(value)) {
         return take_text(value, params, error);
     }
-    if (!json_is_array(value) || json_array_size(value) == 0) {
-        return refuse(error, "prompt", "must be a string, an array of one string, or an array of token ids");
+    if (json_array_size(value) == 0) { /* 0 too when it is no array */
+        return refuse(error, "prompt", "must be a string, an array of token ids, or an array of one of these");
     }
-    const json_t *first = json_array_get(value, 0);
-    if (!json_is_string(first)) {
-        return take_ids(value, params, error);
-    }
-    if (json_array_size(value) > 1) {
-        return refuse(error, "prompt", "only one prompt in a request; send one request for each");
-    }
-    return take_text(first, params, error);
+    return take_ids(value, n_ctx, params, error);
 }
 
 /* ---- stop ---- */
@@ -266,12 +277,12 @@ static int read_model(const json_t *root, k1_completion *out, k1_api_error *erro
     return 0;
 }
 
-static int read_fields(const json_t *root, k1_completion *out, k1_api_error *error) {
+static int read_fields(const json_t *root, uint32_t n_ctx, k1_completion *out, k1_api_error *error) {
     json_int_t max_tokens = DEFAULT_MAX_TOKENS;
     if (!json_is_object(root)) {
         return refuse(error, "", "the body must be a JSON object");
     }
-    if (read_prompt(root, &out->params, error) != 0 ||
+    if (read_prompt(root, n_ctx, &out->params, error) != 0 ||
         read_integer(root, "max_tokens", 0, INT32_MAX, &max_tokens, error) != 0 ||
         read_sampling(root, &out->params.sampling, error) != 0 || read_stop(root, &out->params.stops, error) != 0 ||
         read_stream(root, out, error) != 0 || read_model(root, out, error) != 0) {
@@ -296,14 +307,29 @@ static int refuse_json(const json_error_t *json, k1_api_error *error) {
     return refuse(error, "", "the body is not valid JSON: line %d, column %d: %s", json->line, json->column, plain);
 }
 
-int k1_api_completion(const char *body, size_t len, k1_completion *out, k1_api_error *error) {
+size_t k1_api_max_body(uint32_t n_ctx) {
+    size_t n = (size_t)n_ctx * BYTES_PER_TOKEN + BYTES_OF_FIELDS;
+    return n < MAX_BODY ? n : MAX_BODY;
+}
+
+static int refuse_length(size_t len, uint32_t n_ctx, k1_api_error *error) {
+    refuse(error, "", "the body has %zu bytes, and at most %zu are read for n_ctx %u: shorten the prompt", len,
+           k1_api_max_body(n_ctx), n_ctx);
+    error->status = 413;
+    return -1;
+}
+
+int k1_api_completion(const char *body, size_t len, uint32_t n_ctx, k1_completion *out, k1_api_error *error) {
     memset(out, 0, sizeof *out);
+    if (len > k1_api_max_body(n_ctx)) {
+        return refuse_length(len, n_ctx, error);
+    }
     json_error_t json;
     json_t *root = json_loadb(body, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &json);
     if (root == NULL) {
         return refuse_json(&json, error);
     }
-    int failed = read_fields(root, out, error);
+    int failed = read_fields(root, n_ctx, out, error);
     json_decref(root);
     return failed;
 }

@@ -16,7 +16,6 @@
 #include "api.h"
 
 enum {
-    MAX_BODY = 4 << 20,
     MAX_HEADERS = 16 << 10,
     MAX_EARLY = 64 << 10, /* bytes a client may send ahead while its answer is pending */
     IDLE_SECONDS = 60,
@@ -31,7 +30,8 @@ typedef struct exchange {
     struct evhttp_request *req; /* NULL: the client has gone */
     k1_job job;
     bool stream, include_usage;
-    bool begun; /* the stream's headers are out */
+    bool begun;   /* the stream's headers are out */
+    bool starved; /* text was lost for want of memory */
     char id[8 + 2 * ID_BYTES];
     char model[128];
     int64_t created;
@@ -61,13 +61,11 @@ static void add_header(struct evhttp_request *req, const char *name, const char 
 static void send_json(struct evhttp_request *req, int status, char *body) {
     static const char oom[] = "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,"
                               "\"code\":null}}";
+    const char *text = body == NULL ? oom : body;
     struct evbuffer *buffer = evbuffer_new();
+    bool filled = buffer != NULL && evbuffer_add(buffer, text, strlen(text)) == 0;
     add_header(req, "Content-Type", "application/json");
-    if (buffer == NULL ||
-        evbuffer_add(buffer, body == NULL ? oom : body, body == NULL ? sizeof oom - 1 : strlen(body))) {
-        body = NULL;
-    }
-    evhttp_send_reply(req, body == NULL ? 500 : status, NULL, buffer);
+    evhttp_send_reply(req, filled && body != NULL ? status : 500, NULL, buffer);
     if (buffer != NULL) {
         evbuffer_free(buffer);
     }
@@ -90,16 +88,18 @@ static k1_api_error make_error(int status, const char *field, const char *messag
     return error;
 }
 
-/* One server-sent event. body: malloc'ed, taken. */
-static void send_event(struct evhttp_request *req, char *body) {
+/* One server-sent event. body: malloc'ed, taken. -1 when memory runs out: nothing was sent. */
+static int send_event(struct evhttp_request *req, char *body) {
     struct evbuffer *buffer = evbuffer_new();
-    if (buffer != NULL && body != NULL && evbuffer_add_printf(buffer, "data: %s\n\n", body) > 0) {
+    bool filled = buffer != NULL && body != NULL && evbuffer_add_printf(buffer, "data: %s\n\n", body) > 0;
+    if (filled) {
         evhttp_send_reply_chunk(req, buffer);
     }
     if (buffer != NULL) {
         evbuffer_free(buffer);
     }
     free(body);
+    return filled ? 0 : -1;
 }
 
 /* ---- exchanges ---- */
@@ -188,7 +188,7 @@ static struct evhttp_request *release_client(exchange *x) {
 }
 
 static k1_api_answer answer_of(const exchange *x) {
-    return (k1_api_answer){.id = x->id, .model = x->model, .created = x->created};
+    return (k1_api_answer){.id = x->id, .model = x->model, .created = x->created, .include_usage = x->include_usage};
 }
 
 static void begin_stream(exchange *x) {
@@ -203,7 +203,7 @@ static void begin_stream(exchange *x) {
 static void end_with_error(exchange *x, const k1_api_error *error) {
     struct evhttp_request *req = release_client(x);
     if (x->begun) {
-        send_event(req, k1_api_error_body(error));
+        (void)send_event(req, k1_api_error_body(error)); /* without [DONE] the client knows all the same */
         evhttp_send_reply_end(req);
     } else {
         send_error(req, error);
@@ -220,26 +220,33 @@ static void end_well(exchange *x) {
     }
     begin_stream(x);
     struct evhttp_request *req = release_client(x);
-    send_event(req, k1_api_last_part(&answer, request));
-    if (x->include_usage) {
-        send_event(req, k1_api_usage_part(&answer, request));
+    /* [DONE] says that the client has got all of it. */
+    if (send_event(req, k1_api_last_part(&answer, request)) == 0 &&
+        (!x->include_usage || send_event(req, k1_api_usage_part(&answer, request)) == 0)) {
+        (void)send_event(req, strdup("[DONE]"));
     }
-    send_event(req, strdup("[DONE]"));
     evhttp_send_reply_end(req);
 }
 
+static int send_text(exchange *x, const k1_reply *reply) {
+    k1_api_answer answer = answer_of(x);
+    begin_stream(x);
+    int failed = send_event(x->req, k1_api_part(&answer, reply->text, reply->n));
+    watch_client(x);
+    return failed;
+}
+
 static void add_text(exchange *x, const k1_reply *reply) {
-    if (x->stream) {
-        k1_api_answer answer = answer_of(x);
-        begin_stream(x);
-        send_event(x->req, k1_api_part(&answer, reply->text, reply->n));
-        watch_client(x);
-    } else if (k1_text_add(&x->text, reply->text, reply->n) != 0) {
+    if (x->starved) {
+        return;
+    }
+    if ((x->stream ? send_text(x, reply) : k1_text_add(&x->text, reply->text, reply->n)) != 0) {
+        x->starved = true;
         k1_worker_cancel(x->http->config.worker, &x->job);
     }
 }
 
-static void log_end(const exchange *x, const k1_reply *reply) {
+static void log_end(const exchange *x, k1_reply_kind how, const char *why) {
     static const char *const outcomes[] = {
         [K1_REPLY_DONE] = "done",
         [K1_REPLY_REFUSED] = "refused",
@@ -247,27 +254,24 @@ static void log_end(const exchange *x, const k1_reply *reply) {
         [K1_REPLY_CANCELLED] = "cancelled",
     };
     const k1_request *r = &x->job.request;
-    bool done = reply->kind == K1_REPLY_DONE;
-    k1_log_line(x->http->config.log, reply->kind == K1_REPLY_FAILED ? K1_LOG_ERROR : K1_LOG_INFO, "completion",
-                "id=%s outcome=%s prompt=%zu generated=%zu prompt_ms=%.1f predicted_ms=%.1f%s%s", x->id,
-                outcomes[reply->kind], r->n_prompt, k1_request_n_generated(r), done ? k1_request_prompt_ms(r) : 0,
-                done ? k1_request_predicted_ms(r) : 0, reply->n > 0 ? " error=" : "", reply->n > 0 ? reply->text : "");
+    bool done = how == K1_REPLY_DONE;
+    k1_log_line(x->http->config.log, how == K1_REPLY_FAILED ? K1_LOG_ERROR : K1_LOG_INFO, "completion",
+                "id=%s outcome=%s prompt=%zu generated=%zu prompt_ms=%.1f predicted_ms=%.1f%s%s", x->id, outcomes[how],
+                r->n_prompt, k1_request_n_generated(r), done ? k1_request_prompt_ms(r) : 0,
+                done ? k1_request_predicted_ms(r) : 0, why[0] != '\0' ? " error=" : "", why);
 }
 
-static void tell_client(exchange *x, const k1_reply *reply) {
+static void tell_end(exchange *x, k1_reply_kind how, const char *why) {
     k1_api_error error;
-    switch (reply->kind) {
-    case K1_REPLY_TEXT:
-        add_text(x, reply);
-        return;
+    switch (how) {
     case K1_REPLY_DONE:
         end_well(x);
         return;
     case K1_REPLY_REFUSED:
-        error = make_error(400, "prompt", reply->text);
+        error = make_error(400, "prompt", why);
         break;
     case K1_REPLY_FAILED:
-        error = make_error(500, "", reply->text);
+        error = make_error(500, "", why);
         break;
     default:
         error = make_error(503, "", "the server is stopping; try again later");
@@ -278,13 +282,19 @@ static void tell_client(exchange *x, const k1_reply *reply) {
 
 static void on_reply(k1_job *job, const k1_reply *reply) {
     exchange *x = job->owner;
+    if (reply->kind == K1_REPLY_TEXT) {
+        if (x->req != NULL) {
+            add_text(x, reply);
+        }
+        return;
+    }
+    k1_reply_kind how = x->starved ? K1_REPLY_FAILED : reply->kind;
+    const char *why = x->starved ? "out of memory" : reply->n > 0 ? reply->text : "";
     if (x->req != NULL) {
-        tell_client(x, reply);
+        tell_end(x, how, why);
     }
-    if (reply->kind != K1_REPLY_TEXT) {
-        log_end(x, reply);
-        free_exchange(x);
-    }
+    log_end(x, how, why);
+    free_exchange(x);
 }
 
 /* ---- routes ---- */
@@ -333,7 +343,7 @@ static void post_completions(k1_http *http, struct evhttp_request *req) {
     k1_api_error error;
     if (body == NULL) {
         send_json(req, 500, NULL);
-    } else if (k1_api_completion((const char *)body, n, &wanted, &error) != 0) {
+    } else if (k1_api_completion((const char *)body, n, http->config.runtime->n_ctx, &wanted, &error) != 0) {
         k1_request_params_free(&wanted.params);
         send_error(req, &error);
     } else {
@@ -479,8 +489,11 @@ static int listen_on(k1_http *http, k1_err *err) {
     return 0;
 }
 
-static void set_limits(struct evhttp *server) {
-    evhttp_set_max_body_size(server, MAX_BODY);
+/* evhttp hands a request over with its body, so that no token can be looked at before: what all clients together can
+ * make us hold is bounded by their number and by this. It answers a body of more than twice our limit by itself, when
+ * the headers announce it; a shorter one comes to us, who say in JSON what is wrong. */
+static void set_limits(struct evhttp *server, uint32_t n_ctx) {
+    evhttp_set_max_body_size(server, (ev_ssize_t)(2 * k1_api_max_body(n_ctx)));
     evhttp_set_max_headers_size(server, MAX_HEADERS);
     evhttp_set_timeout(server, IDLE_SECONDS);
     evhttp_set_flags(server, EVHTTP_SERVER_LINGERING_CLOSE); /* so that the sender of a huge body reads its 413 */
@@ -498,7 +511,7 @@ static int set_up(k1_http *http, k1_err *err) {
     if (http->server == NULL || http->worker_event == NULL || http->resume_event == NULL) {
         return k1_fail(err, "out of memory");
     }
-    set_limits(http->server);
+    set_limits(http->server, http->config.runtime->n_ctx);
     evhttp_set_gencb(http->server, on_request, http);
     event_add(http->worker_event, NULL);
     return listen_on(http, err);

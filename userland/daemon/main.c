@@ -17,7 +17,7 @@
 
 enum {
     MAX_WAITING = 32,
-    MAX_FILES = 128, /* bounds the clients, and by that what their unfinished bodies can take */
+    MAX_FILES = 128, /* bounds the clients, and by that what their unfinished bodies take: 48 MiB at n_ctx 2048 */
 };
 
 typedef struct settings {
@@ -87,6 +87,14 @@ static int loop(struct event_base *base, k1_http *http, const k1_log *log, k1_er
     return failed;
 }
 
+static void warn_of_long_context(const k1_runtime *runtime, const k1_log *log) {
+    uint32_t trained = k1_model_hparams(runtime->model)->n_ctx_train;
+    if (runtime->n_ctx > trained) {
+        k1_log_line(log, K1_LOG_WARN, "long_context", "n_ctx=%u trained=%u text=\"answers get worse beyond\"",
+                    runtime->n_ctx, trained);
+    }
+}
+
 /* Takes the worker. */
 static int listen_and_loop(const settings *s, k1_runtime *runtime, k1_worker *worker, struct event_base *base,
                            const k1_auth *auth, const k1_log *log, k1_err *err) {
@@ -97,6 +105,7 @@ static int listen_and_loop(const settings *s, k1_runtime *runtime, k1_worker *wo
         k1_worker_free(worker);
         return K1_EXIT_USER;
     }
+    warn_of_long_context(runtime, log);
     k1_log_line(log, K1_LOG_INFO, "listening", "host=%s port=%u model=%s n_ctx=%u n_threads=%u pinned=%s kernels=%s",
                 s->host, k1_http_port(http), runtime->name, runtime->n_ctx, runtime->n_threads,
                 runtime->pinned ? "yes" : "no", runtime->kernels->name);

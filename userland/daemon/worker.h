@@ -18,7 +18,7 @@ typedef enum k1_reply_kind {
 
 typedef struct k1_job k1_job;
 
-/* text: NUL-terminated, n bytes. Every kind but TEXT is the last of its job. */
+/* text: n bytes, NUL-terminated when n > 0. Every kind but TEXT is the last of its job. */
 typedef struct k1_reply {
     k1_job *job;
     k1_reply_kind kind;

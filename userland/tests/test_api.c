@@ -12,10 +12,12 @@
 
 #include "api.h"
 
+enum { N_CTX = 8 };
+
 static k1_completion accept_body(const char *body) {
     k1_completion c;
     k1_api_error error = {.message = ""};
-    if (k1_api_completion(body, strlen(body), &c, &error) != 0) {
+    if (k1_api_completion(body, strlen(body), N_CTX, &c, &error) != 0) {
         fail_msg("%s: %s", body, error.message);
     }
     return c;
@@ -24,7 +26,7 @@ static k1_completion accept_body(const char *body) {
 static void refuse_bytes(const char *body, size_t n, const char *field, const char *message) {
     k1_completion c;
     k1_api_error error;
-    assert_int_equal(k1_api_completion(body, n, &c, &error), -1);
+    assert_int_equal(k1_api_completion(body, n, N_CTX, &c, &error), -1);
     assert_int_equal(error.status, 400);
     assert_string_equal(error.field, field);
     if (message != NULL) {
@@ -85,6 +87,53 @@ static void token_ids_are_a_prompt_too(void **state) {
     k1_request_params_free(&c.params);
 }
 
+static void an_array_of_one_prompt_is_that_prompt(void **state) {
+    (void)state;
+    k1_completion c = accept_body("{\"prompt\":[[1,2,3]]}");
+    assert_int_equal(c.params.ids.n, 3);
+    assert_int_equal(c.params.ids.ids[2], 3);
+    k1_request_params_free(&c.params);
+    c = accept_body("{\"prompt\":[\"text\"]}");
+    assert_string_equal(c.params.prompt, "text");
+    k1_request_params_free(&c.params);
+    refuse("{\"prompt\":[[1],[2]]}", "prompt", "prompt: only one prompt in a request; send one request for each");
+    refuse("{\"prompt\":[[1],\"a\"]}", "prompt", "prompt: only one prompt in a request; send one request for each");
+    refuse("{\"prompt\":[[]]}", "prompt",
+           "prompt: must be a string, an array of token ids, or an array of one of these");
+    refuse("{\"prompt\":[[[1]]]}", "prompt", "prompt: element 0 is no token id");
+    refuse("{\"prompt\":[[\"a\"]]}", "prompt", "prompt: element 0 is no token id");
+}
+
+static void more_ids_than_the_context_takes_are_refused(void **state) {
+    (void)state;
+    k1_completion c = accept_body("{\"prompt\":[1,2,3,4,5,6,7]}");
+    assert_int_equal(c.params.ids.n, N_CTX - 1);
+    k1_request_params_free(&c.params);
+    refuse("{\"prompt\":[1,2,3,4,5,6,7,8]}", "prompt",
+           "prompt: has 8 tokens, but n_ctx is 8 and one must be left; shorten it, or start with a larger --n_ctx");
+}
+
+static void a_body_may_be_as_long_as_the_context_needs(void **state) {
+    (void)state;
+    k1_completion c;
+    k1_api_error error;
+    size_t max = k1_api_max_body(N_CTX);
+    assert_int_equal(max, 64 * N_CTX + 65536);
+    assert_int_equal(k1_api_max_body(1 << 20), 4 << 20);
+    char *body = malloc(max + 1);
+    assert_non_null(body);
+    memset(body, ' ', max + 1);
+    memcpy(body, "{\"prompt\":\"p\"}", 14);
+    assert_int_equal(k1_api_completion(body, max, N_CTX, &c, &error), 0);
+    k1_request_params_free(&c.params);
+    assert_int_equal(k1_api_completion(body, max + 1, N_CTX, &c, &error), -1);
+    assert_int_equal(error.status, 413);
+    assert_string_equal(error.message,
+                        "the body has 66049 bytes, and at most 66048 are read for n_ctx 8: shorten the prompt");
+    k1_request_params_free(&c.params);
+    free(body);
+}
+
 static void a_bad_field_is_named(void **state) {
     (void)state;
     refuse("{}", "prompt", "prompt: is missing");
@@ -134,7 +183,7 @@ static void what_is_not_json_is_refused_with_its_place(void **state) {
 
 static void endless_nesting_is_refused(void **state) {
     (void)state;
-    enum { DEPTH = 100000 };
+    enum { DEPTH = 60000 };
     char *body = malloc(DEPTH);
     assert_non_null(body);
     memset(body, '[', DEPTH);
@@ -177,9 +226,41 @@ static void answers_count_tokens_and_time(void **state) {
     assert_true(json_real_value(json_object_get(timings, "prompt_per_second")) == 2000.0);
     assert_true(json_real_value(json_object_get(timings, "predicted_per_second")) == 1000.0);
     json_decref(root);
-    root = parse(k1_api_part(&answer, "x", 1));
-    choice = json_array_get(json_object_get(root, "choices"), 0);
+}
+
+/* The usage of one part: "none", "null" or "figures". */
+static const char *usage_of(char *text) {
+    json_t *root = parse(text);
+    const json_t *usage = json_object_get(root, "usage");
+    const char *kind = usage == NULL ? "none" : json_is_null(usage) ? "null" : "figures";
+    json_decref(root);
+    return kind;
+}
+
+static void usage_comes_once_in_a_stream_and_only_when_wanted(void **state) {
+    (void)state;
+    k1_request r = {.n_prompt = 4, .finish = K1_FINISH_LENGTH};
+    k1_api_answer answer = {.id = "cmpl-1", .model = "m", .created = 5};
+    assert_string_equal(usage_of(k1_api_part(&answer, "x", 1)), "none");
+    assert_string_equal(usage_of(k1_api_last_part(&answer, &r)), "none");
+    answer.include_usage = true;
+    assert_string_equal(usage_of(k1_api_part(&answer, "x", 1)), "null");
+    assert_string_equal(usage_of(k1_api_last_part(&answer, &r)), "null");
+    assert_string_equal(usage_of(k1_api_usage_part(&answer, &r)), "figures");
+}
+
+static void only_the_last_part_says_why_it_ended(void **state) {
+    (void)state;
+    k1_request r = {.n_prompt = 4, .finish = K1_FINISH_STOP};
+    k1_api_answer answer = {.id = "cmpl-1", .model = "m", .created = 5};
+    json_t *root = parse(k1_api_part(&answer, "x", 1));
+    const json_t *choice = json_array_get(json_object_get(root, "choices"), 0);
     assert_true(json_is_null(json_object_get(choice, "finish_reason")));
+    json_decref(root);
+    root = parse(k1_api_last_part(&answer, &r));
+    choice = json_array_get(json_object_get(root, "choices"), 0);
+    assert_string_equal(json_string_value(json_object_get(choice, "finish_reason")), "stop");
+    assert_true(json_is_object(json_object_get(root, "timings")));
     json_decref(root);
 }
 
@@ -189,12 +270,17 @@ int main(void) {
         cmocka_unit_test(what_is_left_out_or_null_has_its_usual_value),
         cmocka_unit_test(without_a_seed_each_request_gets_its_own),
         cmocka_unit_test(token_ids_are_a_prompt_too),
+        cmocka_unit_test(an_array_of_one_prompt_is_that_prompt),
+        cmocka_unit_test(more_ids_than_the_context_takes_are_refused),
+        cmocka_unit_test(a_body_may_be_as_long_as_the_context_needs),
         cmocka_unit_test(a_bad_field_is_named),
         cmocka_unit_test(what_we_do_not_do_is_refused_not_ignored),
         cmocka_unit_test(what_is_not_json_is_refused_with_its_place),
         cmocka_unit_test(endless_nesting_is_refused),
         cmocka_unit_test(errors_have_openai_s_form),
         cmocka_unit_test(answers_count_tokens_and_time),
+        cmocka_unit_test(usage_comes_once_in_a_stream_and_only_when_wanted),
+        cmocka_unit_test(only_the_last_part_says_why_it_ended),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

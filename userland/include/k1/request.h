@@ -45,6 +45,8 @@ typedef struct k1_request {
     int64_t begun_ns, first_ns, ended_ns; /* monotonic; first: the first token was chosen */
 } k1_request;
 
+/* Whether a prompt of n tokens leaves room for an answer. -1 and err: what the user may do about it. */
+int k1_request_check_length(size_t n, uint32_t n_ctx, k1_err *err);
 /* Tokenize the prompt. params, tokenizer: must outlive the request. -1 and err (the user's fault): prompt empty, longer
  * than n_ctx allows, or with an id outside the vocabulary. Call k1_request_end in any case. */
 int k1_request_begin(k1_request *request, const k1_tokenizer *tokenizer, const k1_request_params *params,

@@ -1,0 +1,252 @@
+/* The HTTP side without an engine: this file stands in for the worker, and memory runs out where a test says so. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <arpa/inet.h>
+#include <event2/buffer.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "http.h"
+
+/* ---- memory: calls of http.c that the linker sends here first (--wrap) */
+
+static int fail_text_add, fail_part, fail_last_part, fail_buffer_add;
+
+int __real_k1_text_add(k1_text *text, const char *data, size_t n);
+int __wrap_k1_text_add(k1_text *text, const char *data, size_t n);
+int __wrap_k1_text_add(k1_text *text, const char *data, size_t n) {
+    return fail_text_add > 0 && fail_text_add-- > 0 ? -1 : __real_k1_text_add(text, data, n);
+}
+
+char *__real_k1_api_part(const void *answer, const char *text, size_t n);
+char *__wrap_k1_api_part(const void *answer, const char *text, size_t n);
+char *__wrap_k1_api_part(const void *answer, const char *text, size_t n) {
+    return fail_part > 0 && fail_part-- > 0 ? NULL : __real_k1_api_part(answer, text, n);
+}
+
+char *__real_k1_api_last_part(const void *answer, const k1_request *request);
+char *__wrap_k1_api_last_part(const void *answer, const k1_request *request);
+char *__wrap_k1_api_last_part(const void *answer, const k1_request *request) {
+    return fail_last_part > 0 && fail_last_part-- > 0 ? NULL : __real_k1_api_last_part(answer, request);
+}
+
+int __real_evbuffer_add(struct evbuffer *buffer, const void *data, size_t n);
+int __wrap_evbuffer_add(struct evbuffer *buffer, const void *data, size_t n);
+int __wrap_evbuffer_add(struct evbuffer *buffer, const void *data, size_t n) {
+    return fail_buffer_add > 0 && fail_buffer_add-- > 0 ? -1 : __real_evbuffer_add(buffer, data, n);
+}
+
+/* ---- the worker */
+
+static k1_job *submitted;
+static bool cancelled;
+static int idle_pipe[2];
+
+bool k1_worker_submit(k1_worker *worker, k1_job *job) {
+    (void)worker;
+    submitted = job;
+    return true;
+}
+
+void k1_worker_cancel(k1_worker *worker, k1_job *job) {
+    (void)worker, (void)job;
+    cancelled = true;
+}
+
+int k1_worker_fd(const k1_worker *worker) {
+    (void)worker;
+    return idle_pipe[0];
+}
+
+void k1_worker_poll(k1_worker *worker) { (void)worker; }
+
+size_t k1_worker_n_waiting(const k1_worker *worker) {
+    (void)worker;
+    return 0;
+}
+
+size_t k1_worker_n_running(const k1_worker *worker) {
+    (void)worker;
+    return submitted != NULL;
+}
+
+void k1_job_clear(k1_job *job) {
+    k1_request_end(&job->request);
+    k1_request_params_free(&job->params);
+}
+
+static void reply(k1_reply_kind kind, const char *text) {
+    k1_job *job = submitted;
+    size_t n = strlen(text);
+    k1_reply *r = malloc(sizeof *r + n + 1);
+    assert_non_null(r);
+    *r = (k1_reply){.job = job, .kind = kind, .n = n};
+    memcpy(r->text, text, n + 1);
+    if (kind != K1_REPLY_TEXT) {
+        submitted = NULL;
+    }
+    job->on_reply(job, r);
+    free(r);
+}
+
+/* ---- a server and one client */
+
+typedef struct fixture {
+    struct event_base *base;
+    k1_auth auth;
+    k1_log log;
+    k1_runtime runtime;
+    k1_http *http;
+    int client;
+    char answer[8192];
+    size_t n;
+} fixture;
+
+static int set_up(void **state) {
+    static const k1_kernels kernels = {.name = "none"};
+    fixture *f = calloc(1, sizeof *f);
+    assert_non_null(f);
+    assert_int_equal(pipe(idle_pipe), 0);
+    fail_text_add = fail_part = fail_last_part = fail_buffer_add = 0;
+    submitted = NULL;
+    cancelled = false;
+    f->base = event_base_new();
+    f->log = (k1_log){.fd = STDERR_FILENO, .level = K1_LOG_ERROR};
+    f->runtime = (k1_runtime){.n_ctx = 64, .kernels = &kernels, .name = "m"};
+    k1_http_config config = {.host = "127.0.0.1", .auth = &f->auth, .log = &f->log, .runtime = &f->runtime};
+    k1_err err = {""};
+    f->http = k1_http_new(f->base, &config, &err);
+    assert_string_equal(err.text, "");
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(k1_http_port(f->http))};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    f->client = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(f->client, (struct sockaddr *)&address, sizeof address), 0);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    fixture *f = *state;
+    close(f->client);
+    k1_http_free(f->http);
+    event_base_free(f->base);
+    close(idle_pipe[0]);
+    close(idle_pipe[1]);
+    free(f);
+    libevent_global_shutdown();
+    return 0;
+}
+
+static void send_request(const fixture *f, const char *head, const char *body) {
+    char request[1024];
+    int n = snprintf(request, sizeof request, "%s HTTP/1.0\r\nContent-Length: %zu\r\n\r\n%s", head, strlen(body), body);
+    assert_int_equal(send(f->client, request, (size_t)n, 0), n);
+}
+
+static void post(fixture *f, const char *body) {
+    send_request(f, "POST /v1/completions", body);
+    while (submitted == NULL) {
+        assert_int_equal(event_base_loop(f->base, EVLOOP_ONCE), 0);
+    }
+}
+
+/* The answer up to its end, which closes an HTTP/1.0 connection. */
+static const char *hear(fixture *f) {
+    for (;;) {
+        assert_true(event_base_loop(f->base, EVLOOP_NONBLOCK) >= 0);
+        ssize_t got = recv(f->client, f->answer + f->n, sizeof f->answer - 1 - f->n, MSG_DONTWAIT);
+        if (got == 0) {
+            return f->answer;
+        }
+        f->n += got > 0 ? (size_t)got : 0;
+        assert_true(f->n < sizeof f->answer - 1);
+    }
+}
+
+static void expect(const char *answer, const char *status, const char *part) {
+    if (strstr(answer, status) == NULL || strstr(answer, part) == NULL) {
+        fail_msg("wanted %s and %s, got: %s", status, part, answer);
+    }
+}
+
+#define PROMPT "{\"prompt\":\"p\"}"
+#define STREAM "{\"prompt\":\"p\",\"stream\":true}"
+#define TOLD "\"message\":\"out of memory\""
+
+static void all_is_well_with_memory(void **state) {
+    post(*state, PROMPT);
+    reply(K1_REPLY_TEXT, "one ");
+    reply(K1_REPLY_TEXT, "two");
+    reply(K1_REPLY_DONE, "");
+    expect(hear(*state), " 200 ", "\"text\":\"one two\"");
+    assert_false(cancelled);
+}
+
+/* Whether the engine was stopped in time, or was done just then. */
+static void lost_text_is_told_and_stops_the_engine(void **state) {
+    post(*state, PROMPT);
+    fail_text_add = 1;
+    reply(K1_REPLY_TEXT, "one ");
+    assert_true(cancelled);
+    reply(K1_REPLY_TEXT, "two");
+    reply(K1_REPLY_CANCELLED, "");
+    expect(hear(*state), " 500 ", TOLD);
+}
+
+static void an_answer_with_a_gap_is_never_given_as_whole(void **state) {
+    post(*state, PROMPT);
+    fail_text_add = 1;
+    reply(K1_REPLY_TEXT, "one ");
+    reply(K1_REPLY_TEXT, "two");
+    reply(K1_REPLY_DONE, "");
+    expect(hear(*state), " 500 ", TOLD);
+}
+
+static void a_stream_with_a_gap_ends_with_an_error(void **state) {
+    post(*state, STREAM);
+    reply(K1_REPLY_TEXT, "one ");
+    fail_part = 1;
+    reply(K1_REPLY_TEXT, "two ");
+    assert_true(cancelled);
+    reply(K1_REPLY_TEXT, "three");
+    reply(K1_REPLY_DONE, "");
+    const char *answer = hear(*state);
+    expect(answer, "\"text\":\"one \"", TOLD);
+    assert_null(strstr(answer, "three"));
+    assert_null(strstr(answer, "[DONE]"));
+}
+
+static void a_stream_without_its_last_part_is_not_done(void **state) {
+    post(*state, STREAM);
+    reply(K1_REPLY_TEXT, "one");
+    fail_last_part = 1;
+    reply(K1_REPLY_DONE, "");
+    const char *answer = hear(*state);
+    expect(answer, " 200 ", "\"text\":\"one\"");
+    assert_null(strstr(answer, "[DONE]"));
+}
+
+static void an_answer_that_finds_no_room_is_an_error(void **state) {
+    fail_buffer_add = 1;
+    send_request(*state, "GET /health", "");
+    expect(hear(*state), " 500 ", "\r\n\r\n");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(all_is_well_with_memory, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(lost_text_is_told_and_stops_the_engine, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_answer_with_a_gap_is_never_given_as_whole, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_stream_with_a_gap_ends_with_an_error, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_stream_without_its_last_part_is_not_done, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_answer_that_finds_no_room_is_an_error, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
