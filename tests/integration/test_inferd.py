@@ -23,6 +23,7 @@ from support.babbler import write_babbler
 from support.reference import Reference, log_likelihood
 
 N_CTX = 60000
+MAX_BODY = 64 * N_CTX + (64 << 10)
 ENDLESS = {"prompt": "x", "max_tokens": N_CTX, "temperature": 0}
 TOKEN = "0123456789abcdef0123"
 EVERYWHERE = "0.0.0.0"  # noqa: S104
@@ -178,6 +179,14 @@ class Run:
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
 
 
+def resident(daemon: Daemon) -> int:
+    """Bytes of a daemon's memory."""
+    status = Path(f"/proc/{daemon.process.pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) * 1024
+
+
 # ---- completions
 
 
@@ -223,14 +232,15 @@ def test_a_stream_adds_up_to_the_same_text(daemon: Daemon) -> None:
     assert "".join(event["choices"][0]["text"] for event in events) == whole.text
     assert {event["id"] for event in events} == {events[0]["id"]}
     assert [event["choices"][0]["finish_reason"] for event in events] == [None] * (len(events) - 1) + ["length"]
-    assert events[-1]["usage"] == whole.json["usage"]
     assert events[-1]["timings"]["predicted_n"] == 40
+    assert not any("usage" in event for event in events)
 
 
 def test_the_usage_comes_in_an_event_of_its_own_when_asked_for(daemon: Daemon) -> None:
     events = daemon.complete(prompt="hello", max_tokens=3, stream=True, stream_options={"include_usage": True}).events
     assert events[-1]["choices"] == []
-    assert events[-1]["usage"]["total_tokens"] == 8
+    assert events[-1]["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+    assert all(event["choices"] and event["usage"] is None for event in events[:-1])
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -250,12 +260,8 @@ def test_text_ends_before_a_stop_string(daemon: Daemon, stream: bool) -> None:
 
 def test_token_ids_are_a_prompt(daemon: Daemon) -> None:
     fields = {"max_tokens": 20, "temperature": 0}
-    by_ids = daemon.complete(prompt=list(b"hello"), **fields)
-    assert (
-        by_ids.text
-        == daemon.complete(prompt="hello", **fields).text
-        == daemon.complete(prompt=["hello"], **fields).text
-    )
+    prompts: list[Any] = ["hello", ["hello"], list(b"hello"), [list(b"hello")]]
+    assert len({daemon.complete(prompt=prompt, **fields).text for prompt in prompts}) == 1
 
 
 def test_control_tokens_can_be_written_in_the_prompt(daemon: Daemon) -> None:
@@ -303,6 +309,9 @@ def test_requests_wait_for_each_other(daemon: Daemon) -> None:
         ({"prompt": 5}, "prompt", "must be a string"),
         ({"prompt": ""}, "prompt", "has no tokens"),
         ({"prompt": "x" * N_CTX}, "prompt", f"has {N_CTX} tokens, but n_ctx is {N_CTX}"),
+        ({"prompt": [5] * N_CTX}, "prompt", f"has {N_CTX} tokens, but n_ctx is {N_CTX}"),
+        ({"prompt": ["a", "b"]}, "prompt", "only one prompt in a request"),
+        ({"prompt": [[5], [6]]}, "prompt", "only one prompt in a request"),
         ({"prompt": [5, 258]}, "prompt", "token id 258 is outside the vocabulary of 258"),
         ({"prompt": "x", "max_tokens": "many"}, "max_tokens", "must be a whole number"),
         ({"prompt": "x", "temperature": -1}, "temperature", "temperature"),
@@ -347,8 +356,23 @@ def test_wrong_paths_and_methods(daemon: Daemon, method: str, path: str, status:
     assert ("Allow" in answer.headers) == (status == 405)
 
 
-def test_a_huge_body_is_refused(daemon: Daemon) -> None:
-    assert daemon.ask("POST", "/v1/completions", b" " * (5 << 20)).status == 413
+def test_a_body_may_be_as_long_as_the_context_needs(daemon: Daemon) -> None:
+    body = b'{"prompt":"x","max_tokens":1}'
+    assert daemon.ask("POST", "/v1/completions", body.ljust(MAX_BODY)).status == 200
+    answer = daemon.ask("POST", "/v1/completions", body.ljust(MAX_BODY + 1))
+    assert answer.status == 413
+    assert answer.error["type"] == "invalid_request_error"
+    assert f"at most {MAX_BODY} are read for n_ctx {N_CTX}: shorten the prompt" in answer.error["message"]
+
+
+def test_a_body_of_any_length_is_refused_before_it_comes(daemon: Daemon) -> None:
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=60 * SCALE) as connection:
+        length = 2 * MAX_BODY + 1
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length)
+        before = resident(daemon)
+        connection.sendall(b" " * length)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+        assert resident(daemon) - before < MAX_BODY
 
 
 @pytest.mark.parametrize(
@@ -497,6 +521,34 @@ def test_a_model_without_usable_logits_is_told_and_harms_nobody(start: Start, tm
         assert daemon.is_idle()
 
 
+def test_a_model_may_have_any_file_name(start: Start, model: Path, tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"m\xff\x1b\xc3\xa9\xe2\x82.gguf")
+    odd.symlink_to(model)
+    with start("--model", odd, "--n_ctx", "64") as daemon:
+        assert daemon.health()["model"] == "m?\x1bé??"
+        assert daemon.complete(prompt="x", max_tokens=1).json["model"] == "m?\x1bé??"
+        assert "model=m??é?? " in daemon.log
+
+
+def test_a_long_file_name_is_cut_between_characters(start: Start, model: Path, tmp_path: Path) -> None:
+    long = tmp_path / ("é" * 100 + ".gguf")
+    long.symlink_to(model)
+    with start("--model", long, "--n_ctx", "64") as daemon:
+        assert daemon.health()["model"] == "é" * 63
+
+
+@pytest.mark.parametrize(("n_ctx", "warned"), [(64, False), (65, True)])
+def test_a_context_beyond_the_training_is_warned_of(
+    start: Start, programs: Path, tmp_path: Path, n_ctx: int, warned: bool
+) -> None:
+    short = write_babbler(tmp_path / "short.gguf", n_ctx_train=64)
+    with start("--model", short, "--n_ctx", str(n_ctx)) as daemon:
+        assert (f"warn long_context n_ctx={n_ctx} trained=64" in daemon.log) == warned
+    run = cli(programs, "--local", short, "--n_ctx", str(n_ctx), "-n", "1", "x")
+    assert run.code == 0
+    assert ("n_ctx 65 is more than the 64 tokens that the model was trained for" in run.err) == warned
+
+
 def test_options_may_come_from_a_file(start: Start, tmp_path: Path) -> None:
     config = tmp_path / "inferd.conf"
     config.write_text("# board\nn_ctx = 99\nhost = ::1\nport = 1\nlog_level = info\n")
@@ -603,6 +655,41 @@ def test_cli_shows_a_token(start: Start, programs: Path, tmp_path: Path) -> None
         assert cli(programs, *options, env={"K1_API_TOKEN": TOKEN}).code == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("", "its first line is empty"), ("\nx\n", "its first line is empty"), (None, "No such file or directory")],
+)
+def test_cli_says_why_a_file_holds_no_token(programs: Path, tmp_path: Path, text: str | None, why: str) -> None:
+    path = tmp_path / "token"
+    if text is not None:
+        path.write_text(text)
+    run = cli(programs, "--token_file", path, "x")
+    assert (run.code, run.err) == (2, f"k1-cli: no token in {path}: {why}\n")
+
+
+def test_cli_says_that_a_prompt_is_too_long_for_the_server(programs: Path, start: Start) -> None:
+    with start("--n_ctx", "64") as daemon:
+        options = ("--port", str(daemon.port))
+        run = cli(programs, *options, stdin="x" * 100_000)
+        assert run.code == 2
+        assert "HTTP 413: the body has" in run.err
+        run = cli(programs, *options, stdin="x" * 1_000_000)
+        assert (run.code, run.err) == (2, "k1-cli: the server answered HTTP 413: the prompt is too long for it\n")
+
+
+def test_cli_lets_no_server_move_the_cursor(programs: Path) -> None:
+    body = json.dumps({"error": {"message": "a\x1b[2J\nb\u009b2J"}}).encode()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        argv = [programs / "k1-cli", "--port", str(server.getsockname()[1]), "x"]
+        with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as client:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + body)
+            _, err = client.communicate(timeout=30 * SCALE)
+    assert err == "k1-cli: the server answered HTTP 400: a?[2J?b??2J\n"
+
+
 def test_cli_does_not_take_half_an_answer_for_whole(start: Start, programs: Path) -> None:
     with start() as daemon:
         argv = [programs / "k1-cli", "--port", str(daemon.port), "-n", str(N_CTX), "--temperature", "0", "x"]
@@ -610,6 +697,7 @@ def test_cli_does_not_take_half_an_answer_for_whole(start: Start, programs: Path
             assert client.stdout
             assert client.stdout.read(5)
             daemon.process.kill()
+            daemon.process.wait()
             _, err = client.communicate(timeout=30 * SCALE)
             assert client.returncode in (2, 4)
             assert re.search("before the text was complete|connection .* broke", err)

@@ -18,7 +18,9 @@ def byte_characters() -> list[str]:
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
-def write_babbler(path: Path, arch: str = "llama", seed: int = 1, norm: float = 1.0) -> Path:
+def write_babbler(
+    path: Path, arch: str = "llama", seed: int = 1, norm: float = 1.0, n_ctx_train: int = N_CTX_TRAIN
+) -> Path:
     """Write the model; token ids are bytes, but for 256, "ab", and 257, the end. norm: its last norm's weights."""
     random = np.random.default_rng(seed)
 
@@ -26,7 +28,7 @@ def write_babbler(path: Path, arch: str = "llama", seed: int = 1, norm: float = 
         return (random.standard_normal((rows, columns)) * scale).astype(np.float32)
 
     writer = GGUFWriter(path, arch)
-    writer.add_context_length(N_CTX_TRAIN)
+    writer.add_context_length(n_ctx_train)
     writer.add_embedding_length(_EMBD)
     writer.add_block_count(_LAYERS)
     writer.add_feed_forward_length(_FF)

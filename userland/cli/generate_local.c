@@ -58,10 +58,21 @@ static int run_request(k1_runtime *runtime, const k1_generate *wanted, k1_genera
     return code;
 }
 
+static void warn_of_long_context(const k1_runtime *runtime) {
+    uint32_t trained = k1_model_hparams(runtime->model)->n_ctx_train;
+    if (runtime->n_ctx > trained) {
+        fprintf(stderr,
+                "k1-cli: n_ctx %u is more than the %u tokens that the model was trained for: answers get worse "
+                "beyond\n",
+                runtime->n_ctx, trained);
+    }
+}
+
 int k1_generate_local(const k1_generate *wanted, k1_generate_figures *figures, k1_err *err) {
     k1_runtime runtime = {0};
     int code = K1_EXIT_USER;
     if (k1_runtime_open(&runtime, &wanted->engine, err) == 0 && k1_runtime_start(&runtime, err) == 0) {
+        warn_of_long_context(&runtime);
         code = run_request(&runtime, wanted, figures, err);
     }
     k1_runtime_close(&runtime);

@@ -42,7 +42,7 @@ static void take_error(const json_t *root, int status, k1_err *err) {
     if (status == 0) {
         k1_fail(err, "the server gave up: %s", message == NULL ? "no reason given" : message);
     } else if (message == NULL) {
-        k1_fail(err, "the server answered HTTP %d", status);
+        k1_fail(err, "the server answered HTTP %d%s", status, status == 413 ? ": the prompt is too long for it" : "");
     } else {
         k1_fail(err, "the server answered HTTP %d: %s%s", status, message,
                 status == 401 ? "; give --token_file FILE, or set K1_API_TOKEN" : "");

@@ -18,26 +18,34 @@ typedef struct settings {
     bool seeded;
 } settings;
 
-/* The token: --token, the first line of --token_file, or K1_API_TOKEN. */
+/* The first word of a file. */
+static int read_token_file(settings *s, k1_err *err) {
+    char line[512] = "";
+    FILE *file = fopen(s->token_file, "re");
+    if (file == NULL) {
+        return k1_fail(err, "no token in %s: %s", s->token_file, strerror(errno));
+    }
+    bool cut = fgets(line, sizeof line, file) == NULL && ferror(file);
+    int why = errno;
+    fclose(file);
+    size_t n = strcspn(line, " \t\r\n");
+    if (cut || n == 0) {
+        return k1_fail(err, "no token in %s: %s", s->token_file, cut ? strerror(why) : "its first line is empty");
+    }
+    line[n] = '\0';
+    s->token = strdup(line);
+    return s->token != NULL ? 0 : k1_fail(err, "out of memory");
+}
+
+/* The token: --token, the first word of --token_file, or K1_API_TOKEN. */
 static int read_token(settings *s, k1_err *err) {
     if (s->token == NULL && s->token_file != NULL) {
-        char line[512];
-        FILE *file = fopen(s->token_file, "re");
-        bool read = file != NULL && fgets(line, sizeof line, file) != NULL;
-        if (!read) {
-            k1_fail(err, "no token in %s: %s", s->token_file, errno != 0 ? strerror(errno) : "the file is empty");
-        } else {
-            line[strcspn(line, " \t\r\n")] = '\0';
-            s->token = strdup(line);
-        }
-        if (file != NULL) {
-            fclose(file);
-        }
-        return read && s->token != NULL ? 0 : -1;
+        return read_token_file(s, err);
     }
     const char *from_env = getenv("K1_API_TOKEN");
     if (s->token == NULL && from_env != NULL) {
         s->token = strdup(from_env);
+        return s->token != NULL ? 0 : k1_fail(err, "out of memory");
     }
     return 0;
 }
