@@ -14,6 +14,7 @@ static const seed seeds[] = {
      "\"stream_options\":{\"include_usage\":true},\"model\":\"m\",\"user\":null}"},
     {"ids", "{\"prompt\":[1,2,2147483647],\"stop\":\"x\",\"n\":1,\"logprobs\":false}"},
     {"one", "{\"prompt\":[\"one\"],\"echo\":false,\"logit_bias\":{},\"suffix\":\"\",\"best_of\":1}"},
+    {"nested", "{\"prompt\":[[1,2,3]],\"stream\":true}"},
     {"bad", "{\"prompt\":\"\\ud800\",\"temperature\":1e999,\"max_tokens\":1.5,\"stop\":[[]]}"},
 };
 
