@@ -2,6 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "support.h"
+
 typedef struct seed {
     const char *name;
     const char *body;
@@ -18,25 +20,13 @@ static const seed seeds[] = {
     {"bad", "{\"prompt\":\"\\ud800\",\"temperature\":1e999,\"max_tokens\":1.5,\"stop\":[[]]}"},
 };
 
-static int save(const char *prefix, const seed *s) {
-    char path[512];
-    (void)snprintf(path, sizeof path, "%s%s.seed", prefix, s->name);
-    FILE *stream = fopen(path, "wb");
-    size_t n = strlen(s->body);
-    int result = stream != NULL && fwrite(s->body, 1, n, stream) == n && fclose(stream) == 0 ? 0 : -1;
-    if (result != 0) {
-        perror(path);
-    }
-    return result;
-}
-
 int main(int argc, char **argv) {
     if (argc != 2) {
         (void)fprintf(stderr, "usage: %s PREFIX\n", argv[0]);
         return 2;
     }
     for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
-        if (save(argv[1], &seeds[i]) != 0) {
+        if (k1t_seed(argv[1], seeds[i].name, seeds[i].body, strlen(seeds[i].body)) != 0) {
             return 1;
         }
     }

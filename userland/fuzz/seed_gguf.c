@@ -1,28 +1,7 @@
 /* Writes the seeds of fuzz_gguf to PREFIXname.seed: small good files, and one of each neighbouring format. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "support.h"
-
-/* 0, or -1 after the reason was told. */
-static int save(const char *prefix, const char *name, const void *data, size_t size) {
-    char path[512];
-    (void)snprintf(path, sizeof path, "%s%s.seed", prefix, name);
-    FILE *stream = fopen(path, "wb");
-    if (stream == NULL || fwrite(data, 1, size, stream) != size || fclose(stream) != 0) {
-        perror(path);
-        return -1;
-    }
-    return 0;
-}
-
-static int save_gguf(const char *prefix, const char *name, k1t_gguf *file) {
-    size_t size;
-    uint8_t *data = k1t_finish(file, &size);
-    int result = save(prefix, name, data, size);
-    free(data);
-    return result;
-}
 
 static void add_scalars(k1t_gguf *file) {
     for (uint32_t type = 0; type <= 12; type++) {
@@ -71,13 +50,13 @@ int main(int argc, char **argv) {
     add_tensors(&tensors);
     add_arrays(&all);
     add_tensors(&all);
-    int result = save_gguf(argv[1], "scalars", &scalars);
-    result |= save_gguf(argv[1], "arrays", &arrays);
-    result |= save_gguf(argv[1], "tensors", &tensors);
-    result |= save_gguf(argv[1], "all", &all);
-    result |= save_gguf(argv[1], "none", &none);
-    result |= save(argv[1], "pickle", "\x80\x02}q", 4);
-    result |= save(argv[1], "html", "<!DOCTYPE html>", 15);
-    result |= save(argv[1], "safetensors", "\x02\0\0\0\0\0\0\0{}", 10);
+    int result = k1t_seed_gguf(argv[1], "scalars", &scalars);
+    result |= k1t_seed_gguf(argv[1], "arrays", &arrays);
+    result |= k1t_seed_gguf(argv[1], "tensors", &tensors);
+    result |= k1t_seed_gguf(argv[1], "all", &all);
+    result |= k1t_seed_gguf(argv[1], "none", &none);
+    result |= k1t_seed(argv[1], "pickle", "\x80\x02}q", 4);
+    result |= k1t_seed(argv[1], "html", "<!DOCTYPE html>", 15);
+    result |= k1t_seed(argv[1], "safetensors", "\x02\0\0\0\0\0\0\0{}", 10);
     return result == 0 ? 0 : 1;
 }

@@ -10,19 +10,13 @@ static const char spm_text[] = "abc  a<tool>A\n\xF0\x9F\x98\x80 é</s>aaaa\xF0\x
 
 /* 0, or -1 after the reason was told. */
 static int save(const char *prefix, const char *name, k1t_gguf *file, const char *text) {
-    char path[512];
     size_t size;
     uint8_t *gguf = k1t_finish(file, &size);
     k1t_bytes bytes = {0};
     k1t_put_u32(&bytes, (uint32_t)size);
     k1t_put(&bytes, gguf, size);
     k1t_put(&bytes, text, strlen(text));
-    (void)snprintf(path, sizeof path, "%s%s.seed", prefix, name);
-    FILE *stream = fopen(path, "wb");
-    int result = stream != NULL && fwrite(bytes.data, 1, bytes.n, stream) == bytes.n && fclose(stream) == 0 ? 0 : -1;
-    if (result != 0) {
-        perror(path);
-    }
+    int result = k1t_seed(prefix, name, bytes.data, bytes.n);
     free(gguf);
     free(bytes.data);
     return result;

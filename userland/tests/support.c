@@ -158,6 +158,25 @@ void k1t_write_file(char *path, size_t capacity, const void *data, size_t size) 
     write_and_close(fdopen(fd, "wb"), data, size);
 }
 
+int k1t_seed(const char *prefix, const char *name, const void *data, size_t size) {
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s%s.seed", prefix, name);
+    FILE *stream = fopen(path, "wb");
+    if (stream == NULL || fwrite(data, 1, size, stream) != size || fclose(stream) != 0) {
+        perror(path);
+        return -1;
+    }
+    return 0;
+}
+
+int k1t_seed_gguf(const char *prefix, const char *name, k1t_gguf *file) {
+    size_t size;
+    uint8_t *data = k1t_finish(file, &size);
+    int result = k1t_seed(prefix, name, data, size);
+    free(data);
+    return result;
+}
+
 char *k1t_folder(void) {
     char *path = malloc(256);
     need(path != NULL);

@@ -55,6 +55,10 @@ uint8_t *k1t_aligned(const void *data, size_t size);
 /* Write bytes to a new file below TMPDIR (else the system's own) and put its path into path. */
 void k1t_write_file(char *path, size_t capacity, const void *data, size_t size);
 
+/* Write a fuzzer's seed to PREFIXname.seed. 0, or -1 after the reason was told on stderr. */
+int k1t_seed(const char *prefix, const char *name, const void *data, size_t size);
+int k1t_seed_gguf(const char *prefix, const char *name, k1t_gguf *file); /* finishes the file */
+
 /* A new folder in the same place, for files that stand in for /proc and /sys; free the path by k1t_remove. */
 char *k1t_folder(void);
 /* Write root/path, making its folders. */
