@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from k1 import files, output
+from k1.errors import CheckFailed
 from k1.image import kconfig, tree
 from k1.image.context import Context
 from k1.run import run
@@ -25,6 +28,7 @@ def step(ctx: Context) -> Step:
         run([*make, "allnoconfig"], env=ctx.make_env | {"KCONFIG_ALLCONFIG": str(fragment)}, log=log)
         kconfig.check([fragment], out / ".config")
         run([*make, "Image"], env=ctx.make_env, log=log, on_line=task.detail)
+        check_vdso(out / "arch" / "riscv" / "kernel" / "vdso" / "vdso.so.dbg")
         files.copy(out / "arch" / "riscv" / "boot" / "Image", image)
         files.copy(out / ".config", config)
 
@@ -33,3 +37,14 @@ def step(ctx: Context) -> Step:
         "leave-out": files.sha256(leave_out),
     }
     return Step("linux", inputs, (image, config), build)
+
+
+def check_vdso(vdso: Path) -> None:
+    """Refuse a vDSO that needs symbols of the kernel: programs would read from addresses near 0.
+
+    Linux 6.1 makes one when CONFIG_JUMP_LABEL is off: its cpu_relax() asks a static key (asm/vdso/processor.h).
+    """
+    missing = run(["riscv64-linux-gnu-nm", "--undefined-only", "--format=posix", vdso]).output.split()[::2]
+    if missing:
+        hint = "set CONFIG_JUMP_LABEL=y in the kernel's fragment"
+        raise CheckFailed(f"{vdso}: programs would crash, it lacks {', '.join(missing)}", hint=hint)
