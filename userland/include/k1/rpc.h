@@ -106,9 +106,10 @@ k1_forward_parts k1_forward_layout(uint32_t n_tokens, uint32_t n_embd);
 typedef struct k1_frame {
     k1_header header;
     uint8_t *wire;
-    size_t capacity;     /* of the payload */
-    int64_t received_ns; /* monotonic */
-    uint32_t to;         /* rank */
+    size_t capacity;       /* of the payload */
+    int64_t received_ns;   /* monotonic */
+    uint32_t to;           /* rank */
+    struct k1_frame *next; /* the link's */
 } k1_frame;
 
 static inline uint8_t *k1_frame_payload(const k1_frame *frame) { return frame->wire + K1_RPC_HEADER; }
