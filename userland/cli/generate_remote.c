@@ -82,8 +82,11 @@ static int on_event(void *arg, const char *data, size_t n) {
 static int on_body(void *arg, int status, const char *bytes, size_t n) {
     answer *a = arg;
     if (status != 200) {
-        bool fits = a->error_body.n + n <= MAX_ERROR_BODY;
-        return fits && k1_text_add(&a->error_body, bytes, n) == 0 ? 0 : stop(a, K1_EXIT_FAILURES);
+        if (a->error_body.n + n <= MAX_ERROR_BODY && k1_text_add(&a->error_body, bytes, n) == 0) {
+            return 0;
+        }
+        k1_fail(a->err, "the server answered HTTP %d, and more than we can take; is that k1-inferd?", status);
+        return stop(a, K1_EXIT_FAILURES);
     }
     int result = k1_sse_feed(&a->sse, bytes, n);
     if (result < 0) {

@@ -32,6 +32,9 @@ static int read_token_file(settings *s, k1_err *err) {
     if (cut || n == 0) {
         return k1_fail(err, "no token in %s: %s", s->token_file, cut ? strerror(why) : "its first line is empty");
     }
+    if (n == sizeof line - 1) {
+        return k1_fail(err, "no token in %s: its first word is longer than %zu bytes", s->token_file, n - 1);
+    }
     line[n] = '\0';
     s->token = strdup(line);
     return s->token != NULL ? 0 : k1_fail(err, "out of memory");
@@ -91,9 +94,13 @@ static int run(settings *s, const char *operand, k1_err *err) {
     k1_generate wanted;
     k1_generate_figures figures = {0};
     bool from_stdin = operand == NULL || strcmp(operand, "-") == 0;
-    int failed = from_stdin ? k1_text_read(&prompt, stdin, "the prompt on stdin", MAX_PROMPT, err)
-                            : k1_text_add(&prompt, operand, strlen(operand));
     int code = K1_EXIT_USER;
+    int failed = 0;
+    if (from_stdin) {
+        failed = k1_text_read(&prompt, stdin, "the prompt on stdin", MAX_PROMPT, err);
+    } else if (k1_text_add(&prompt, operand, strlen(operand)) != 0) {
+        failed = k1_fail(err, "out of memory");
+    }
     if (failed == 0 && make_request(s, &prompt, &wanted, err) == 0) {
         code =
             s->model != NULL ? k1_generate_local(&wanted, &figures, err) : k1_generate_remote(&wanted, &figures, err);

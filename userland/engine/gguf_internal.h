@@ -68,6 +68,7 @@ typedef struct k1_gguf_label {
     char text[K1_GGUF_SHOWN + 24];
 } k1_gguf_label;
 k1_gguf_label k1_gguf_show(const char *kind, k1_str name);
+k1_gguf_label k1_gguf_show_tensor(const k1_tensor *tensor);
 
 int k1_gguf_read_meta(k1_gguf *gguf, k1_gguf_cursor *cursor, uint64_t n, k1_err *err);
 int k1_gguf_read_tensors(k1_gguf *gguf, k1_gguf_cursor *cursor, uint64_t n, k1_err *err);

@@ -43,7 +43,7 @@ static int read_name(k1_gguf_cursor *cursor, size_t index, char **names, k1_tens
     return 0;
 }
 
-static k1_gguf_label show(const k1_tensor *tensor) {
+k1_gguf_label k1_gguf_show_tensor(const k1_tensor *tensor) {
     return k1_gguf_show("tensor", (k1_str){tensor->name, strlen(tensor->name)});
 }
 
@@ -97,7 +97,7 @@ static int set_type(k1_tensor *tensor, uint32_t type, const char *where, k1_err 
 
 /* One entry. Until the start of the data is known, *offset is what the file says and tensor->data is NULL. */
 static int read_entry(k1_gguf_cursor *cursor, k1_tensor *tensor, uint64_t *offset, size_t alignment, k1_err *err) {
-    k1_gguf_label where = show(tensor);
+    k1_gguf_label where = k1_gguf_show_tensor(tensor);
     uint32_t type;
     if (read_shape(cursor, tensor, where.text, err) != 0) {
         return -1;
@@ -127,7 +127,7 @@ static int place(k1_gguf *gguf, const uint64_t *offsets, size_t header, size_t a
             return k1_fail(err,
                            "%s: its %zu bytes at offset %" PRIu64
                            " pass the end of the file, which has %zu bytes of data; it is cut, download it again",
-                           show(tensor).text, tensor->bytes, offsets[i], left);
+                           k1_gguf_show_tensor(tensor).text, tensor->bytes, offsets[i], left);
         }
         tensor->data = gguf->data + header + padding + offsets[i];
     }
@@ -153,14 +153,15 @@ static int check_pairs(k1_gguf *gguf, k1_err *err) {
     for (size_t i = 1; i < gguf->n_tensors; i++) {
         const uint8_t *start = sorted[i]->data, *end = (const uint8_t *)sorted[i - 1]->data + sorted[i - 1]->bytes;
         if (start < end) {
-            return k1_fail(err, "%s and %s overlap; the file is damaged, download it again", show(sorted[i - 1]).text,
-                           show(sorted[i]).text);
+            return k1_fail(err, "%s and %s overlap; the file is damaged, download it again",
+                           k1_gguf_show_tensor(sorted[i - 1]).text, k1_gguf_show_tensor(sorted[i]).text);
         }
     }
     qsort(sorted, gguf->n_tensors, sizeof(const k1_tensor *), compare_name);
     for (size_t i = 1; i < gguf->n_tensors; i++) {
         if (compare_name(&sorted[i - 1], &sorted[i]) == 0) {
-            return k1_fail(err, "%s stands twice in the file; convert the model again", show(sorted[i]).text);
+            return k1_fail(err, "%s stands twice in the file; convert the model again",
+                           k1_gguf_show_tensor(sorted[i]).text);
         }
     }
     return 0;

@@ -373,10 +373,9 @@ static int load_factors(loader *l) {
 /* A tensor that the architecture has no place for would change the answers if it were used. */
 static int check_all_used(loader *l) {
     for (size_t i = 0; i < k1_gguf_n_tensors(l->gguf); i++) {
-        const char *name = k1_gguf_tensor_at(l->gguf, i)->name;
         if (!l->used[i]) {
             return k1_fail(l->err, "%s has no place in a %s model as it is known here: this file cannot be run",
-                           k1_gguf_show("tensor", (k1_str){name, strlen(name)}).text, l->family->name);
+                           k1_gguf_show_tensor(k1_gguf_tensor_at(l->gguf, i)).text, l->family->name);
         }
     }
     return 0;
