@@ -131,6 +131,12 @@ uint64_t k1_weight_bytes(const k1_model *model, uint32_t first, uint32_t last);
 int k1_memory_check(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last,
                     uint64_t budget, k1_err *err);
 
+/* ---- split.c ---- */
+
+/* ends[r]: one after the last layer of rank r, each rank having one or more, so that the largest sum of costs[n] is as
+ * small as it can be. */
+int k1_split_costs(const uint64_t *costs, uint32_t n, uint32_t n_ranks, uint32_t *ends, k1_err *err);
+
 /* ---- forward.c ---- */
 
 struct k1_seq {
@@ -142,15 +148,15 @@ struct k1_seq {
     uint32_t n_past;
     k1_kv kv;
     k1_rope rope;
-    void *arena;  /* owns what follows; each for n_batch tokens */
-    float *x;     /* float[][n_embd], the residual stream */
-    float *xn;    /* float[][n_embd], a block's normalised input or its output */
-    float *q;     /* float[][n_head * head_dim] */
-    float *k;     /* float[][n_head_kv * head_dim] */
-    float *v;     /* float[][n_head_kv * head_dim] */
-    float *att;   /* float[][n_head * head_dim] */
-    float *gate;  /* float[][n_ff] */
-    float *up;    /* float[][n_ff] */
+    void *arena;    /* owns what follows; each for n_batch tokens */
+    float *x;       /* float[][n_embd], the residual stream */
+    float *xn;      /* float[][n_embd], a block's normalised input or its output */
+    float *q;       /* float[][n_head * head_dim] */
+    float *k;       /* float[][n_head_kv * head_dim] */
+    float *v;       /* float[][n_head_kv * head_dim] */
+    float *att;     /* float[][n_head * head_dim] */
+    float *gate;    /* float[][n_ff] */
+    float *up;      /* float[][n_ff] */
     k1_q16 *acts16; /* k1_q16[][widest of the inputs / 32] */
 };
 

@@ -43,6 +43,10 @@ uint64_t k1_memory_needed(const k1_model *model, uint32_t n_ctx, uint32_t n_batc
  * it cannot be read. `root`, NULL by default, prefixes the path (tests). */
 uint64_t k1_memory_budget(const char *root);
 
+/* Deal out contiguous layers to ranks of equal speed by counted multiplications, the output matrix included. ends[r]:
+ * one after the last layer of rank r. -1 and err: more ranks than layers. */
+int k1_split(const k1_model *model, uint32_t n_ranks, uint32_t *ends, k1_err *err);
+
 typedef struct k1_seq k1_seq;
 
 /* One sequence: the FP16 KV cache of the layers [first, last), RoPE tables, and scratch for up to n_batch tokens a
