@@ -132,7 +132,11 @@ static int measure(k1_runtime *runtime, const settings *s, const k1_text *text, 
 static int run(const settings *s, k1_err *err) {
     k1_runtime runtime = {0};
     k1_text text = {0};
-    k1_runtime_config config = {s->model, s->n_ctx, s->n_batch, s->n_threads, s->cpu_list};
+    k1_runtime_config config = {.model = s->model,
+                                .n_ctx = s->n_ctx,
+                                .n_batch = s->n_batch,
+                                .n_threads = s->n_threads,
+                                .cpu_list = s->cpu_list};
     int failed = 0;
     if (s->model == NULL || s->file == NULL) {
         failed = k1_fail(err, "give both --model FILE, a GGUF file, and --file TEXT");

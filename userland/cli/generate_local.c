@@ -20,7 +20,7 @@ int k1_generate_write(k1_generate_figures *figures, const char *text, size_t n, 
 static int steps(k1_runtime *runtime, k1_request *request, k1_generate_figures *figures, k1_text *out, k1_err *err) {
     while (request->finish == K1_FINISH_NONE) {
         out->n = 0;
-        if (k1_runtime_step(runtime, request, out, err) != 0) {
+        if (k1_runtime_step(runtime, runtime->seq, request, out, err) != 0) {
             return K1_EXIT_FAILURES;
         }
         if (k1_generate_write(figures, out->data, out->n, err) != 0) {

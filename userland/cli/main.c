@@ -71,7 +71,11 @@ static int make_request(settings *s, const k1_text *prompt, k1_generate *wanted,
     wanted->sampling.min_p = s->min_p;
     wanted->sampling.repeat_penalty = s->repeat_penalty;
     wanted->sampling.seed = s->seed;
-    wanted->engine = (k1_runtime_config){s->model, s->n_ctx, s->n_batch, s->n_threads, s->cpu_list};
+    wanted->engine = (k1_runtime_config){.model = s->model,
+                                         .n_ctx = s->n_ctx,
+                                         .n_batch = s->n_batch,
+                                         .n_threads = s->n_threads,
+                                         .cpu_list = s->cpu_list};
     if (k1_sampling_check(&wanted->sampling, err) != 0 || read_token(s, err) != 0) {
         return -1;
     }

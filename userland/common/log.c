@@ -36,7 +36,7 @@ void k1_log_line(const k1_log *log, k1_log_level level, const char *event, const
     char line[1024];
     size_t room = sizeof line - 1; /* for the newline */
     size_t n = put_time(line, room);
-    n += (size_t)snprintf(line + n, room - n, "%s %s ", level_names[level], event);
+    n += (size_t)snprintf(line + n, room - n, "%s %s %s", level_names[level], event, log->who);
     size_t body = n;
     va_list args;
     va_start(args, format);

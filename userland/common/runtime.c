@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char k1_no_logits[] = "the model gives no usable logits; its file may be damaged, fetch it again";
+
 #include "k1/utf8.h"
 
 int k1_runtime_place(k1_runtime *runtime, const k1_runtime_config *config, k1_err *err) {
@@ -79,6 +81,9 @@ static int open_model(k1_runtime *runtime, const k1_runtime_config *config, k1_e
         return k1_fail(err, "%s: %u tokens in the vocabulary, but %u rows in the output matrix; convert the model anew",
                        config->model, k1_tokenizer_n_vocab(runtime->tokenizer), hp->n_vocab);
     }
+    if (config->no_seq) {
+        return 0;
+    }
     runtime->seq = k1_seq_new(runtime->model, runtime->n_ctx, runtime->n_batch, 0, hp->n_layer, err);
     return runtime->seq == NULL ? -1 : 0;
 }
@@ -131,9 +136,9 @@ void k1_runtime_close(k1_runtime *runtime) {
     *runtime = (k1_runtime){0};
 }
 
-int k1_runtime_step(k1_runtime *runtime, k1_request *request, k1_text *out, k1_err *err) {
+int k1_runtime_step(k1_runtime *runtime, k1_seq *seq, k1_request *request, k1_text *out, k1_err *err) {
     if (request->n_fed == 0) {
-        k1_seq_truncate(runtime->seq, 0);
+        k1_seq_truncate(seq, 0);
     }
     const int32_t *ids;
     bool last;
@@ -141,7 +146,7 @@ int k1_runtime_step(k1_runtime *runtime, k1_request *request, k1_text *out, k1_e
     if (n == 0) {
         return 0;
     }
-    if (k1_forward(runtime->seq, runtime->pool, ids, NULL, (uint32_t)n, NULL, last ? K1_LOGITS_LAST : K1_LOGITS_NONE,
+    if (k1_forward(seq, runtime->pool, ids, NULL, (uint32_t)n, NULL, last ? K1_LOGITS_LAST : K1_LOGITS_NONE,
                    runtime->logits, err) != 0) {
         return -1;
     }
@@ -151,7 +156,7 @@ int k1_runtime_step(k1_runtime *runtime, k1_request *request, k1_text *out, k1_e
     }
     int32_t token = k1_request_sample(request, runtime->logits, runtime->scratch);
     if (token < 0) {
-        return k1_fail(err, "the model gives no usable logits; its file may be damaged, fetch it again");
+        return k1_fail(err, "%s", k1_no_logits);
     }
     return k1_request_accept(request, token, out, err);
 }

@@ -6,7 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "k1/request.h"
+#include "cluster.h"
+#include "worker.h"
 
 /* status: the HTTP status; field: the one at fault, or "". */
 typedef struct k1_api_error {
@@ -40,13 +41,13 @@ typedef struct k1_api_answer {
 
 char *k1_api_error_body(const k1_api_error *error);
 /* The whole answer. text: UTF-8. */
-char *k1_api_result(const k1_api_answer *answer, const k1_request *request, const char *text, size_t n);
+char *k1_api_result(const k1_api_answer *answer, const k1_job *job, const char *text, size_t n);
 /* One part of a stream. */
 char *k1_api_part(const k1_api_answer *answer, const char *text, size_t n);
 /* Its last part with a choice: why it ended, and timings. */
-char *k1_api_last_part(const k1_api_answer *answer, const k1_request *request);
+char *k1_api_last_part(const k1_api_answer *answer, const k1_job *job);
 /* The part without choices that follows when include_usage is set: usage. */
-char *k1_api_usage_part(const k1_api_answer *answer, const k1_request *request);
+char *k1_api_usage_part(const k1_api_answer *answer, const k1_job *job);
 char *k1_api_models(const char *model, int64_t created);
 
 typedef struct k1_api_health {
@@ -54,6 +55,8 @@ typedef struct k1_api_health {
     const char *kernels;
     uint32_t n_ctx, n_threads;
     size_t n_running, n_waiting;
+    const char *why_not;       /* NULL: requests are served */
+    const k1_cluster *cluster; /* NULL: a node of its own */
 } k1_api_health;
 
 char *k1_api_health_body(const k1_api_health *health);

@@ -81,10 +81,32 @@ static json_t *part(const k1_api_answer *answer, json_t *choices) {
     return object;
 }
 
-char *k1_api_result(const k1_api_answer *answer, const k1_request *request, const char *text, size_t n) {
-    json_t *object = envelope(answer, json_pack("[o]", choice(text, n, finish_reason(request))));
-    json_object_set_new(object, "usage", usage(request));
-    json_object_set_new(object, "timings", timings(request));
+/* Per generated token, where it went: what each rank took, and the way between them. */
+static json_t *stages(const k1_stage_times *times) {
+    json_t *list = json_array();
+    for (uint32_t r = 0; r < times->n_ranks; r++) {
+        json_array_append_new(list, json_pack("{s:i,s:f,s:f}", "rank", (int)r, "run_ms",
+                                              per_token((double)times->run_us[r] / 1e3, times->n_tokens), "wait_ms",
+                                              per_token((double)times->wait_us[r] / 1e3, times->n_tokens)));
+    }
+    return list;
+}
+
+static json_t *all_timings(const k1_job *job) {
+    json_t *object = timings(&job->request);
+    if (job->times.n_ranks > 1) {
+        json_object_set_new(object, "stages", stages(&job->times));
+        json_object_set_new(
+            object, "hop_ms",
+            json_real(per_token((double)job->times.hops_us / 1e3, job->times.n_tokens * job->times.n_ranks)));
+    }
+    return object;
+}
+
+char *k1_api_result(const k1_api_answer *answer, const k1_job *job, const char *text, size_t n) {
+    json_t *object = envelope(answer, json_pack("[o]", choice(text, n, finish_reason(&job->request))));
+    json_object_set_new(object, "usage", usage(&job->request));
+    json_object_set_new(object, "timings", all_timings(job));
     return dump(object);
 }
 
@@ -92,15 +114,15 @@ char *k1_api_part(const k1_api_answer *answer, const char *text, size_t n) {
     return dump(part(answer, json_pack("[o]", choice(text, n, NULL))));
 }
 
-char *k1_api_last_part(const k1_api_answer *answer, const k1_request *request) {
-    json_t *object = part(answer, json_pack("[o]", choice("", 0, finish_reason(request))));
-    json_object_set_new(object, "timings", timings(request));
+char *k1_api_last_part(const k1_api_answer *answer, const k1_job *job) {
+    json_t *object = part(answer, json_pack("[o]", choice("", 0, finish_reason(&job->request))));
+    json_object_set_new(object, "timings", all_timings(job));
     return dump(object);
 }
 
-char *k1_api_usage_part(const k1_api_answer *answer, const k1_request *request) {
+char *k1_api_usage_part(const k1_api_answer *answer, const k1_job *job) {
     json_t *object = envelope(answer, json_array());
-    json_object_set_new(object, "usage", usage(request));
+    json_object_set_new(object, "usage", usage(&job->request));
     return dump(object);
 }
 
@@ -109,9 +131,28 @@ char *k1_api_models(const char *model, int64_t created) {
                           "created", (json_int_t)created, "owned_by", "k1"));
 }
 
+static json_t *ranks(const k1_cluster *cluster) {
+    json_t *list = json_array();
+    for (uint32_t r = 0; r < k1_cluster_n_ranks(cluster); r++) {
+        k1_cluster_node node = k1_cluster_node_of(cluster, r);
+        json_t *layers = node.end > 0 ? json_pack("[i,i]", (int)node.first, (int)node.end - 1) : json_null();
+        json_array_append_new(list, json_pack("{s:i,s:s,s:b,s:o,s:i}", "rank", (int)r, "address", node.address, "up",
+                                              node.up, "layers", layers, "rtt_us", (int)node.rtt_us));
+    }
+    return list;
+}
+
 char *k1_api_health_body(const k1_api_health *health) {
-    return dump(json_pack("{s:s,s:s,s:s,s:I,s:I,s:s,s:I,s:I}", "status", "ok", "version", K1_VERSION, "model",
-                          health->model, "n_ctx", (json_int_t)health->n_ctx, "n_threads", (json_int_t)health->n_threads,
-                          "kernels", health->kernels, "running", (json_int_t)health->n_running, "waiting",
-                          (json_int_t)health->n_waiting));
+    json_t *object =
+        json_pack("{s:s,s:s,s:s,s:I,s:I,s:s,s:I,s:I}", "status", health->why_not == NULL ? "ok" : "waiting", "version",
+                  K1_VERSION, "model", health->model, "n_ctx", (json_int_t)health->n_ctx, "n_threads",
+                  (json_int_t)health->n_threads, "kernels", health->kernels, "running", (json_int_t)health->n_running,
+                  "waiting", (json_int_t)health->n_waiting);
+    if (health->why_not != NULL) {
+        json_object_set_new(object, "reason", json_string(health->why_not));
+    }
+    if (health->cluster != NULL) {
+        json_object_set_new(object, "ranks", ranks(health->cluster));
+    }
+    return dump(object);
 }

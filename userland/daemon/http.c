@@ -212,17 +212,16 @@ static void end_with_error(exchange *x, const k1_api_error *error) {
 
 static void end_well(exchange *x) {
     k1_api_answer answer = answer_of(x);
-    const k1_request *request = &x->job.request;
     if (!x->stream) {
-        char *body = k1_api_result(&answer, request, x->text.n > 0 ? x->text.data : "", x->text.n);
+        char *body = k1_api_result(&answer, &x->job, x->text.n > 0 ? x->text.data : "", x->text.n);
         send_json(release_client(x), HTTP_OK, body);
         return;
     }
     begin_stream(x);
     struct evhttp_request *req = release_client(x);
     /* [DONE] says that the client has got all of it. */
-    if (send_event(req, k1_api_last_part(&answer, request)) == 0 &&
-        (!x->include_usage || send_event(req, k1_api_usage_part(&answer, request)) == 0)) {
+    if (send_event(req, k1_api_last_part(&answer, &x->job)) == 0 &&
+        (!x->include_usage || send_event(req, k1_api_usage_part(&answer, &x->job)) == 0)) {
         (void)send_event(req, strdup("[DONE]"));
     }
     evhttp_send_reply_end(req);
@@ -330,10 +329,19 @@ static void start_exchange(k1_http *http, struct evhttp_request *req, k1_complet
     free_exchange(x);
 }
 
-static void post_completions(k1_http *http, struct evhttp_request *req) {
+/* Why no completion can begin now; NULL: it can. */
+static const char *why_not(const k1_http *http) {
     if (http->bound == NULL) { /* a kept-alive client must not hold off the end */
-        k1_api_error stopping = make_error(503, "", "the server is stopping");
-        send_error(req, &stopping);
+        return "the server is stopping";
+    }
+    return http->config.cluster == NULL ? NULL : k1_cluster_why_not(http->config.cluster);
+}
+
+static void post_completions(k1_http *http, struct evhttp_request *req) {
+    const char *why = why_not(http);
+    if (why != NULL) {
+        k1_api_error refused = make_error(503, "", why);
+        send_error(req, &refused);
         return;
     }
     struct evbuffer *input = evhttp_request_get_input_buffer(req);
@@ -365,8 +373,10 @@ static void get_health(k1_http *http, struct evhttp_request *req) {
         .n_threads = runtime->n_threads,
         .n_running = k1_worker_n_running(http->config.worker),
         .n_waiting = k1_worker_n_waiting(http->config.worker),
+        .why_not = why_not(http),
+        .cluster = http->config.cluster,
     };
-    send_json(req, HTTP_OK, k1_api_health_body(&health));
+    send_json(req, health.why_not == NULL ? HTTP_OK : 503, k1_api_health_body(&health));
 }
 
 typedef struct route {

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "auth.h"
+#include "cluster.h"
 #include "k1/log.h"
 #include "worker.h"
 
@@ -17,6 +18,7 @@ typedef struct k1_http_config {
     const k1_auth *auth;
     const k1_log *log;
     k1_worker *worker;
+    k1_cluster *cluster;       /* NULL: a node of its own */
     const k1_runtime *runtime; /* its constant parts */
 } k1_http_config;
 

@@ -9,28 +9,52 @@
 #include <unistd.h>
 
 #include "k1/ring.h"
+#include "stage.h"
 
 enum {
-    SLOTS = 1,         /* jobs the worker has at once; its job ring never holds more */
-    JOB_RING = 2,      /* a power of two, at least SLOTS */
     REPLY_RING = 1024, /* replies the event thread may lag behind */
+    RX_FRAMES = 16,
+    TX_FRAMES = 16,
     STACK_BYTES = 4 << 20,
 };
 
+/* What the event thread wants of the engine besides jobs and messages. */
+typedef struct orders {
+    pthread_mutex_t lock;
+    bool plan_given, lost;
+    k1_plan plan;
+    uint64_t session;
+    uint32_t epoch;
+    char why[K1_RPC_TEXT + 1];
+} orders;
+
 struct k1_worker {
+    k1_worker_config config;
     k1_ring jobs;
     k1_ring replies;
-    int job_fd;   /* wakes the worker */
-    int reply_fd; /* wakes the event thread */
+    k1_ring in, out; /* frames */
+    k1_frames rx, tx;
+    orders orders;
+    atomic_bool ordered;
+    atomic_bool starved; /* the engine waits for a frame of tx */
+    int job_fd;          /* wakes the worker */
+    int reply_fd;        /* wakes the event thread */
     atomic_bool quit;
-    k1_runtime *runtime;
     pthread_t thread;
     bool joinable;
     int start_failed; /* set by the thread before its first wake */
     k1_err start_err;
+    /* the engine's own */
+    k1_stage *stage;
+    k1_job *job;      /* taken from the ring, not begun yet */
+    k1_frame *frame;  /* likewise */
+    bool sync_wanted; /* the plan was made, rank 0 does not know yet */
+    orders taken;
+    k1_err plan_err;
+    bool plan_failed;
     /* the event thread's own */
     k1_job *first, *last; /* waiting */
-    size_t n_waiting, max_waiting;
+    size_t n_waiting;
     size_t n_running;
 };
 
@@ -47,7 +71,7 @@ static void take_wakes(int fd) {
     }
 }
 
-/* ---- the worker's thread ---- */
+/* ---- the engine's thread ---- */
 
 static void push_reply(k1_worker *worker, k1_reply *reply) {
     while (!k1_ring_push(&worker->replies, reply)) {
@@ -58,7 +82,7 @@ static void push_reply(k1_worker *worker, k1_reply *reply) {
 }
 
 /* The last reply must arrive, so memory for it is tried until it comes. */
-static void reply(k1_worker *worker, k1_job *job, k1_reply_kind kind, const char *text, size_t n) {
+static void reply(void *arg, k1_job *job, k1_reply_kind kind, const char *text, size_t n) {
     k1_reply *r;
     while ((r = malloc(sizeof *r + n + 1)) == NULL) {
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
@@ -66,70 +90,121 @@ static void reply(k1_worker *worker, k1_job *job, k1_reply_kind kind, const char
     *r = (k1_reply){.job = job, .kind = kind, .n = n};
     memcpy(r->text, text, n);
     r->text[n] = '\0';
-    push_reply(worker, r);
+    push_reply(arg, r);
 }
 
-static void reply_error(k1_worker *worker, k1_job *job, k1_reply_kind kind, const k1_err *err) {
-    reply(worker, job, kind, err->text, strlen(err->text));
-}
-
-static bool is_cancelled(k1_worker *worker, k1_job *job) {
-    return atomic_load_explicit(&job->cancelled, memory_order_relaxed) ||
-           atomic_load_explicit(&worker->quit, memory_order_relaxed);
-}
-
-/* Run a request to its end, looking for a cancellation between any two steps. */
-static void run_steps(k1_worker *worker, k1_job *job, k1_text *out) {
-    k1_err err;
-    while (job->request.finish == K1_FINISH_NONE) {
-        if (is_cancelled(worker, job)) {
-            reply(worker, job, K1_REPLY_CANCELLED, "", 0);
-            return;
-        }
-        out->n = 0;
-        if (k1_runtime_step(worker->runtime, &job->request, out, &err) != 0) {
-            reply_error(worker, job, K1_REPLY_FAILED, &err);
-            return;
-        }
-        if (out->n > 0) {
-            reply(worker, job, K1_REPLY_TEXT, out->data, out->n);
-        }
+static k1_frame *take_tx(void *arg) {
+    k1_worker *worker = arg;
+    k1_frame *frame = k1_frames_take(&worker->tx);
+    if (frame == NULL) {
+        atomic_store(&worker->starved, true);
+        frame = k1_frames_take(&worker->tx); /* one may have come in between, and nobody would tell */
     }
-    reply(worker, job, K1_REPLY_DONE, "", 0);
+    return frame;
 }
 
-static void run_job(k1_worker *worker, k1_job *job, k1_text *out) {
-    k1_err err;
-    const k1_runtime *runtime = worker->runtime;
-    if (is_cancelled(worker, job)) {
-        reply(worker, job, K1_REPLY_CANCELLED, "", 0);
-    } else if (k1_request_begin(&job->request, runtime->tokenizer, &job->params, runtime->n_ctx, &err) != 0) {
-        reply_error(worker, job, K1_REPLY_REFUSED, &err);
-    } else {
-        run_steps(worker, job, out);
+static void send_frame(void *arg, k1_frame *frame) {
+    k1_worker *worker = arg;
+    k1_ring_push(&worker->out, frame); /* holds all frames of tx */
+    wake(worker->reply_fd);
+}
+
+static bool take_orders(k1_worker *worker) {
+    if (!atomic_exchange(&worker->ordered, false)) {
+        return false;
     }
+    pthread_mutex_lock(&worker->orders.lock);
+    worker->taken = worker->orders;
+    worker->orders.plan_given = worker->orders.lost = false;
+    pthread_mutex_unlock(&worker->orders.lock);
+    const orders *o = &worker->taken;
+    if (o->lost) {
+        k1_stage_end(worker->stage, K1_REPLY_FAILED, o->why);
+    }
+    if (o->plan_given) {
+        k1_stage_end(worker->stage, K1_REPLY_FAILED, "the layers were dealt out anew; try again");
+        worker->plan_failed =
+            k1_stage_plan(worker->stage, &o->plan, worker->config.rank, o->session, o->epoch, &worker->plan_err) != 0;
+        worker->sync_wanted = true;
+    }
+    return true;
+}
+
+static bool give_sync(k1_worker *worker) {
+    if (!worker->sync_wanted || !k1_stage_send_sync(worker->stage, worker->taken.session, worker->taken.epoch,
+                                                    worker->plan_failed ? &worker->plan_err : NULL)) {
+        return false;
+    }
+    worker->sync_wanted = false;
+    return true;
+}
+
+static bool take_message(k1_worker *worker) {
+    if (worker->frame == NULL) {
+        worker->frame = k1_ring_pop(&worker->in);
+    }
+    if (worker->frame == NULL || !k1_stage_take_frame(worker->stage, worker->frame)) {
+        return false;
+    }
+    k1_frames_give(&worker->rx, worker->frame);
+    worker->frame = NULL;
+    wake(worker->reply_fd);
+    return true;
+}
+
+static bool take_job(k1_worker *worker) {
+    if (worker->job == NULL) {
+        worker->job = k1_ring_pop(&worker->jobs);
+    }
+    if (worker->job == NULL) {
+        return false;
+    }
+    if (atomic_load(&worker->quit) || atomic_load_explicit(&worker->job->cancelled, memory_order_relaxed)) {
+        reply(worker, worker->job, K1_REPLY_CANCELLED, "", 0);
+    } else if (!k1_stage_begin(worker->stage, worker->job)) {
+        return false;
+    }
+    worker->job = NULL;
+    return true;
+}
+
+static int start_engine(k1_worker *worker, k1_err *err) {
+    const k1_worker_config *config = &worker->config;
+    const k1_runtime *runtime = config->runtime;
+    k1_stage_ways ways = {worker, reply, take_tx, send_frame};
+    if (k1_runtime_start(config->runtime, err) != 0) {
+        return -1;
+    }
+    worker->stage = k1_stage_new(config->runtime, &ways);
+    if (worker->stage == NULL) {
+        return k1_fail(err, "out of memory");
+    }
+    if (config->n_ranks > 1) {
+        return 0;
+    }
+    k1_plan alone = {
+        1, runtime->n_ctx, runtime->n_batch, config->n_slots, {{0, k1_model_hparams(runtime->model)->n_layer}}};
+    return k1_stage_plan(worker->stage, &alone, 0, 0, 0, err);
 }
 
 static void *worker_main(void *arg) {
     k1_worker *worker = arg;
-    worker->start_failed = k1_runtime_start(worker->runtime, &worker->start_err);
+    worker->start_failed = start_engine(worker, &worker->start_err);
     wake(worker->reply_fd);
-    if (worker->start_failed != 0) {
-        return NULL;
-    }
-    k1_text out = {0};
-    for (;;) {
-        k1_job *job = k1_ring_pop(&worker->jobs);
-        if (job != NULL) {
-            run_job(worker, job, &out);
-        } else if (atomic_load(&worker->quit)) {
+    while (worker->start_failed == 0) {
+        if (take_orders(worker) || give_sync(worker) || take_message(worker) || take_job(worker)) {
+            continue;
+        }
+        if (atomic_load(&worker->quit)) {
+            k1_stage_end(worker->stage, K1_REPLY_CANCELLED, "");
             break;
-        } else {
+        }
+        if (!k1_stage_step(worker->stage)) {
             take_wakes(worker->job_fd);
         }
     }
-    free(out.data);
-    k1_runtime_stop(worker->runtime);
+    k1_stage_free(worker->stage);
+    k1_runtime_stop(worker->config.runtime);
     return NULL;
 }
 
@@ -153,29 +228,48 @@ static int start_thread(k1_worker *worker, k1_err *err) {
     return 0;
 }
 
+static size_t power_of_two(size_t least) {
+    size_t n = 1;
+    while (n < least) {
+        n *= 2;
+    }
+    return n;
+}
+
+static int make_frames(k1_worker *worker, k1_err *err) {
+    if (worker->config.n_ranks == 1) {
+        return 0;
+    }
+    size_t payload = k1_forward_layout(K1_RPC_MAX_TOKENS, k1_model_hparams(worker->config.runtime->model)->n_embd).size;
+    return k1_frames_init(&worker->rx, RX_FRAMES, payload, err) != 0
+               ? -1
+               : k1_frames_init(&worker->tx, TX_FRAMES, payload, err);
+}
+
 static int open_ways(k1_worker *worker, k1_err *err) {
     worker->job_fd = eventfd(0, EFD_CLOEXEC);
     worker->reply_fd = eventfd(0, EFD_CLOEXEC);
     if (worker->job_fd < 0 || worker->reply_fd < 0) {
         return k1_fail(err, "cannot make an eventfd: %s", strerror(errno));
     }
-    if (k1_ring_init(&worker->jobs, JOB_RING) != 0 || k1_ring_init(&worker->replies, REPLY_RING) != 0) {
+    if (k1_ring_init(&worker->jobs, power_of_two(worker->config.n_slots)) != 0 ||
+        k1_ring_init(&worker->replies, REPLY_RING) != 0 || k1_ring_init(&worker->in, RX_FRAMES) != 0 ||
+        k1_ring_init(&worker->out, TX_FRAMES) != 0) {
         return k1_fail(err, "out of memory");
     }
-    return 0;
+    return make_frames(worker, err);
 }
 
-k1_worker *k1_worker_new(k1_runtime *runtime, size_t max_waiting, k1_err *err) {
+k1_worker *k1_worker_new(const k1_worker_config *config, k1_err *err) {
     k1_worker *worker = aligned_alloc(_Alignof(k1_worker), sizeof *worker);
     if (worker == NULL) {
         k1_fail(err, "out of memory");
         return NULL;
     }
     memset(worker, 0, sizeof *worker);
-    worker->runtime = runtime;
-    worker->max_waiting = max_waiting;
+    worker->config = *config;
     worker->job_fd = worker->reply_fd = -1;
-    atomic_init(&worker->quit, false);
+    pthread_mutex_init(&worker->orders.lock, NULL);
     if (open_ways(worker, err) != 0 || start_thread(worker, err) != 0) {
         k1_worker_free(worker);
         return NULL;
@@ -191,10 +285,11 @@ void k1_job_clear(k1_job *job) {
 int k1_worker_fd(const k1_worker *worker) { return worker->reply_fd; }
 size_t k1_worker_n_waiting(const k1_worker *worker) { return worker->n_waiting; }
 size_t k1_worker_n_running(const k1_worker *worker) { return worker->n_running; }
+k1_frames *k1_worker_rx(k1_worker *worker) { return &worker->rx; }
 
 /* Give waiting jobs to the worker as long as it has a free slot. */
 static void feed(k1_worker *worker) {
-    while (worker->first != NULL && worker->n_running < SLOTS) {
+    while (worker->first != NULL && worker->n_running < worker->config.n_slots) {
         k1_job *job = worker->first;
         if (!k1_ring_push(&worker->jobs, job)) {
             return;
@@ -211,7 +306,7 @@ static void feed(k1_worker *worker) {
 }
 
 bool k1_worker_submit(k1_worker *worker, k1_job *job) {
-    if (worker->n_waiting >= worker->max_waiting && worker->n_running >= SLOTS) {
+    if (worker->n_waiting >= worker->config.max_waiting && worker->n_running >= worker->config.n_slots) {
         return false;
     }
     job->next = NULL;
@@ -245,7 +340,9 @@ static void unlink_job(k1_worker *worker, k1_job *job) {
 
 void k1_worker_cancel(k1_worker *worker, k1_job *job) {
     atomic_store_explicit(&job->cancelled, true, memory_order_relaxed);
-    if (!job->started) {
+    if (job->started) {
+        wake(worker->job_fd);
+    } else {
         unlink_job(worker, job);
         job->on_reply(job, &(k1_reply){.job = job, .kind = K1_REPLY_CANCELLED});
     }
@@ -253,6 +350,7 @@ void k1_worker_cancel(k1_worker *worker, k1_job *job) {
 
 static void hand_out(k1_worker *worker) {
     k1_reply *r;
+    k1_frame *frame;
     while ((r = k1_ring_pop(&worker->replies)) != NULL) {
         if (r->kind != K1_REPLY_TEXT) {
             worker->n_running--;
@@ -260,12 +358,64 @@ static void hand_out(k1_worker *worker) {
         r->job->on_reply(r->job, r);
         free(r);
     }
+    while ((frame = k1_ring_pop(&worker->out)) != NULL) {
+        worker->config.on_frame(worker->config.arg, frame);
+    }
 }
 
 void k1_worker_poll(k1_worker *worker) {
     take_wakes(worker->reply_fd);
     hand_out(worker);
+    if (worker->config.n_ranks > 1) {
+        worker->config.on_room(worker->config.arg);
+    }
     feed(worker);
+}
+
+void k1_worker_take_frame(k1_worker *worker, k1_frame *frame) {
+    k1_ring_push(&worker->in, frame); /* holds all frames of rx */
+    wake(worker->job_fd);
+}
+
+void k1_worker_sent(k1_worker *worker, k1_frame *frame) {
+    k1_frames_give(&worker->tx, frame);
+    if (atomic_exchange(&worker->starved, false)) {
+        wake(worker->job_fd);
+    }
+}
+
+void k1_worker_plan(k1_worker *worker, const k1_plan *plan, uint64_t session, uint32_t epoch) {
+    pthread_mutex_lock(&worker->orders.lock);
+    worker->orders.plan_given = true;
+    worker->orders.plan = *plan;
+    worker->orders.session = session;
+    worker->orders.epoch = epoch;
+    pthread_mutex_unlock(&worker->orders.lock);
+    atomic_store(&worker->ordered, true);
+    wake(worker->job_fd);
+}
+
+void k1_worker_lost(k1_worker *worker, const char *why) {
+    pthread_mutex_lock(&worker->orders.lock);
+    worker->orders.plan_given = false;
+    worker->orders.lost = true;
+    strncpy(worker->orders.why, why, K1_RPC_TEXT);
+    pthread_mutex_unlock(&worker->orders.lock);
+    atomic_store(&worker->ordered, true);
+    wake(worker->job_fd);
+    while (worker->first != NULL) { /* those that wait would wait for nodes */
+        k1_job *job = worker->first;
+        k1_reply *r = calloc(1, sizeof *r + K1_RPC_TEXT + 1);
+        unlink_job(worker, job);
+        if (r == NULL) {
+            job->on_reply(job, &(k1_reply){.job = job, .kind = K1_REPLY_FAILED});
+            continue;
+        }
+        *r = (k1_reply){.job = job, .kind = K1_REPLY_FAILED, .n = strnlen(why, K1_RPC_TEXT)};
+        memcpy(r->text, why, r->n);
+        job->on_reply(job, r);
+        free(r);
+    }
 }
 
 void k1_worker_free(k1_worker *worker) {
@@ -281,8 +431,13 @@ void k1_worker_free(k1_worker *worker) {
         }
         pthread_join(worker->thread, NULL);
     }
+    k1_frames_free(&worker->rx);
+    k1_frames_free(&worker->tx);
     k1_ring_free(&worker->jobs);
     k1_ring_free(&worker->replies);
+    k1_ring_free(&worker->in);
+    k1_ring_free(&worker->out);
+    pthread_mutex_destroy(&worker->orders.lock);
     if (worker->job_fd >= 0) {
         close(worker->job_fd);
     }

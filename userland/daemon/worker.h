@@ -1,11 +1,12 @@
-/* The engine's thread and the way to it. All functions but the thread itself belong to the event thread: jobs go down
- * one ring, replies come back up another, and an eventfd wakes each side. */
+/* The engine's thread and the way to it. All functions but the thread itself belong to the event thread: jobs, messages
+ * and orders go down, replies and messages come back up through rings, and an eventfd wakes each side. */
 #ifndef K1_WORKER_H
 #define K1_WORKER_H
 
 #include <stdatomic.h>
 
 #include "k1/request.h"
+#include "k1/rpc.h"
 #include "k1/runtime.h"
 
 typedef enum k1_reply_kind {
@@ -18,7 +19,7 @@ typedef enum k1_reply_kind {
 
 typedef struct k1_job k1_job;
 
-/* text: n bytes, NUL-terminated when n > 0. Every kind but TEXT is the last of its job. */
+/* text: NUL-terminated, n bytes. Every kind but TEXT is the last of its job. */
 typedef struct k1_reply {
     k1_job *job;
     k1_reply_kind kind;
@@ -26,12 +27,22 @@ typedef struct k1_reply {
     char text[];
 } k1_reply;
 
+/* What the generated tokens but the first cost on each rank, in sums. */
+typedef struct k1_stage_times {
+    uint32_t n_ranks;
+    uint64_t n_tokens;
+    uint64_t run_us[K1_RPC_MAX_RANKS];
+    uint64_t wait_us[K1_RPC_MAX_RANKS]; /* from a message's receipt to the start */
+    uint64_t hops_us;                   /* on the way between ranks, all hops together */
+} k1_stage_times;
+
 /* One request on its way. Zero-initialise, then set params, on_reply and owner. It must stay until its last reply. */
 struct k1_job {
     k1_request_params params;
     void (*on_reply)(k1_job *job, const k1_reply *reply); /* called by the event thread; may free the job at the last */
     void *owner;
-    k1_request request; /* the worker's until the last reply */
+    k1_request request; /* the worker's until the last reply, as are the times */
+    k1_stage_times times;
     atomic_bool cancelled;
     bool started; /* given to the worker */
     k1_job *next; /* in the queue */
@@ -40,10 +51,20 @@ struct k1_job {
 /* Free what a job holds, after its last reply. */
 void k1_job_clear(k1_job *job);
 
+typedef struct k1_worker_config {
+    k1_runtime *runtime;
+    size_t max_waiting; /* jobs that may wait */
+    uint32_t n_slots;   /* jobs that run at once */
+    uint32_t rank, n_ranks;
+    void *arg; /* of the following, which the event thread calls; not used with one rank */
+    void (*on_frame)(void *arg, k1_frame *frame); /* a message to send; comes back by k1_worker_sent */
+    void (*on_room)(void *arg);                   /* frames may be free again to receive into */
+} k1_worker_config;
+
 typedef struct k1_worker k1_worker;
 
-/* Start the thread and, on it, the runtime's compute threads. At most max_waiting jobs wait. */
-k1_worker *k1_worker_new(k1_runtime *runtime, size_t max_waiting, k1_err *err);
+/* Start the thread and, on it, the runtime's compute threads; one rank alone makes its caches too. */
+k1_worker *k1_worker_new(const k1_worker_config *config, k1_err *err);
 /* Cancel everything, hand out the last replies, end the thread. */
 void k1_worker_free(k1_worker *worker);
 
@@ -57,5 +78,14 @@ bool k1_worker_submit(k1_worker *worker, k1_job *job);
 void k1_worker_cancel(k1_worker *worker, k1_job *job);
 size_t k1_worker_n_waiting(const k1_worker *worker);
 size_t k1_worker_n_running(const k1_worker *worker);
+
+/* Frames to receive into; each goes to k1_worker_take_frame. */
+k1_frames *k1_worker_rx(k1_worker *worker);
+void k1_worker_take_frame(k1_worker *worker, k1_frame *frame);
+void k1_worker_sent(k1_worker *worker, k1_frame *frame);
+/* Make the caches of a plan; a sync to rank 0 comes out by on_frame. A later plan replaces one not yet begun. */
+void k1_worker_plan(k1_worker *worker, const k1_plan *plan, uint64_t session, uint32_t epoch);
+/* Rank 0: end all jobs with an error, and take none until the next plan. */
+void k1_worker_lost(k1_worker *worker, const char *why);
 
 #endif

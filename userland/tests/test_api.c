@@ -213,10 +213,10 @@ static void errors_have_openai_s_form(void **state) {
 
 static void answers_count_tokens_and_time(void **state) {
     (void)state;
-    k1_request r = {.n_prompt = 4, .finish = K1_FINISH_LENGTH, .first_ns = 2000000, .ended_ns = 12000000};
+    k1_job job = {.request = {.n_prompt = 4, .finish = K1_FINISH_LENGTH, .first_ns = 2000000, .ended_ns = 12000000}};
     k1_api_answer answer = {.id = "cmpl-1", .model = "m", .created = 5};
-    r.tokens.n = 14;
-    json_t *root = parse(k1_api_result(&answer, &r, "hi\0\n", 4));
+    job.request.tokens.n = 14;
+    json_t *root = parse(k1_api_result(&answer, &job, "hi\0\n", 4));
     json_t *choice = json_array_get(json_object_get(root, "choices"), 0);
     assert_int_equal(json_string_length(json_object_get(choice, "text")), 4);
     assert_string_equal(json_string_value(json_object_get(choice, "finish_reason")), "length");
@@ -225,6 +225,23 @@ static void answers_count_tokens_and_time(void **state) {
     json_t *timings = json_object_get(root, "timings");
     assert_true(json_real_value(json_object_get(timings, "prompt_per_second")) == 2000.0);
     assert_true(json_real_value(json_object_get(timings, "predicted_per_second")) == 1000.0);
+    assert_null(json_object_get(timings, "stages"));
+    json_decref(root);
+}
+
+static void a_pipelines_answer_says_what_each_rank_took(void **state) {
+    (void)state;
+    k1_job job = {.request = {.n_prompt = 4, .finish = K1_FINISH_LENGTH}};
+    k1_api_answer answer = {.id = "cmpl-1", .model = "m", .created = 5};
+    job.times =
+        (k1_stage_times){.n_ranks = 2, .n_tokens = 4, .run_us = {8000, 4000}, .wait_us = {0, 400}, .hops_us = 1600};
+    json_t *root = parse(k1_api_result(&answer, &job, "", 0));
+    json_t *timings = json_object_get(root, "timings");
+    json_t *second = json_array_get(json_object_get(timings, "stages"), 1);
+    assert_int_equal(json_integer_value(json_object_get(second, "rank")), 1);
+    assert_true(json_real_value(json_object_get(second, "run_ms")) == 1.0);
+    assert_true(json_real_value(json_object_get(second, "wait_ms")) == 0.1);
+    assert_true(json_real_value(json_object_get(timings, "hop_ms")) == 0.2);
     json_decref(root);
 }
 
@@ -239,25 +256,25 @@ static const char *usage_of(char *text) {
 
 static void usage_comes_once_in_a_stream_and_only_when_wanted(void **state) {
     (void)state;
-    k1_request r = {.n_prompt = 4, .finish = K1_FINISH_LENGTH};
+    k1_job job = {.request = {.n_prompt = 4, .finish = K1_FINISH_LENGTH}};
     k1_api_answer answer = {.id = "cmpl-1", .model = "m", .created = 5};
     assert_string_equal(usage_of(k1_api_part(&answer, "x", 1)), "none");
-    assert_string_equal(usage_of(k1_api_last_part(&answer, &r)), "none");
+    assert_string_equal(usage_of(k1_api_last_part(&answer, &job)), "none");
     answer.include_usage = true;
     assert_string_equal(usage_of(k1_api_part(&answer, "x", 1)), "null");
-    assert_string_equal(usage_of(k1_api_last_part(&answer, &r)), "null");
-    assert_string_equal(usage_of(k1_api_usage_part(&answer, &r)), "figures");
+    assert_string_equal(usage_of(k1_api_last_part(&answer, &job)), "null");
+    assert_string_equal(usage_of(k1_api_usage_part(&answer, &job)), "figures");
 }
 
 static void only_the_last_part_says_why_it_ended(void **state) {
     (void)state;
-    k1_request r = {.n_prompt = 4, .finish = K1_FINISH_STOP};
+    k1_job job = {.request = {.n_prompt = 4, .finish = K1_FINISH_STOP}};
     k1_api_answer answer = {.id = "cmpl-1", .model = "m", .created = 5};
     json_t *root = parse(k1_api_part(&answer, "x", 1));
     const json_t *choice = json_array_get(json_object_get(root, "choices"), 0);
     assert_true(json_is_null(json_object_get(choice, "finish_reason")));
     json_decref(root);
-    root = parse(k1_api_last_part(&answer, &r));
+    root = parse(k1_api_last_part(&answer, &job));
     choice = json_array_get(json_object_get(root, "choices"), 0);
     assert_string_equal(json_string_value(json_object_get(choice, "finish_reason")), "stop");
     assert_true(json_is_object(json_object_get(root, "timings")));
@@ -279,6 +296,7 @@ int main(void) {
         cmocka_unit_test(endless_nesting_is_refused),
         cmocka_unit_test(errors_have_openai_s_form),
         cmocka_unit_test(answers_count_tokens_and_time),
+        cmocka_unit_test(a_pipelines_answer_says_what_each_rank_took),
         cmocka_unit_test(usage_comes_once_in_a_stream_and_only_when_wanted),
         cmocka_unit_test(only_the_last_part_says_why_it_ended),
     };

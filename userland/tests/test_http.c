@@ -31,10 +31,10 @@ char *__wrap_k1_api_part(const void *answer, const char *text, size_t n) {
     return fail_part > 0 && fail_part-- > 0 ? NULL : __real_k1_api_part(answer, text, n);
 }
 
-char *__real_k1_api_last_part(const void *answer, const k1_request *request);
-char *__wrap_k1_api_last_part(const void *answer, const k1_request *request);
-char *__wrap_k1_api_last_part(const void *answer, const k1_request *request) {
-    return fail_last_part > 0 && fail_last_part-- > 0 ? NULL : __real_k1_api_last_part(answer, request);
+char *__real_k1_api_last_part(const void *answer, const k1_job *job);
+char *__wrap_k1_api_last_part(const void *answer, const k1_job *job);
+char *__wrap_k1_api_last_part(const void *answer, const k1_job *job) {
+    return fail_last_part > 0 && fail_last_part-- > 0 ? NULL : __real_k1_api_last_part(answer, job);
 }
 
 int __real_evbuffer_add(struct evbuffer *buffer, const void *data, size_t n);
@@ -80,6 +80,23 @@ size_t k1_worker_n_running(const k1_worker *worker) {
 void k1_job_clear(k1_job *job) {
     k1_request_end(&job->request);
     k1_request_params_free(&job->params);
+}
+
+/* ---- the cluster: none */
+
+const char *k1_cluster_why_not(k1_cluster *cluster) {
+    (void)cluster;
+    return NULL;
+}
+
+uint32_t k1_cluster_n_ranks(const k1_cluster *cluster) {
+    (void)cluster;
+    return 0;
+}
+
+k1_cluster_node k1_cluster_node_of(const k1_cluster *cluster, uint32_t rank) {
+    (void)cluster, (void)rank;
+    return (k1_cluster_node){0};
 }
 
 static void reply(k1_reply_kind kind, const char *text) {

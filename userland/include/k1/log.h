@@ -9,6 +9,7 @@ typedef enum k1_log_level { K1_LOG_ERROR, K1_LOG_WARN, K1_LOG_INFO, K1_LOG_DEBUG
 typedef struct k1_log {
     int fd;
     k1_log_level level; /* lines above it are left out */
+    char who[16];       /* stands before the pairs of each line, such as "rank=1 " */
 } k1_log;
 
 /* error, warn, info or debug; -1 and err names them. */

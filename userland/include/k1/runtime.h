@@ -15,12 +15,15 @@
 
 #define K1_MAX_THREADS 256
 
+extern const char k1_no_logits[]; /* what an error says of a token that could not be chosen */
+
 typedef struct k1_runtime_config {
     const char *model;
     uint32_t n_ctx;
     uint32_t n_batch;
     uint32_t n_threads;   /* 0: one per physical core, or as many as cpu_list has */
     const char *cpu_list; /* NULL: one CPU per physical core */
+    bool no_seq;          /* the caller makes its own sequences */
 } k1_runtime_config;
 
 typedef struct k1_runtime {
@@ -50,8 +53,8 @@ int k1_runtime_start(k1_runtime *runtime, k1_err *err);
 void k1_runtime_stop(k1_runtime *runtime);
 void k1_runtime_close(k1_runtime *runtime);
 
-/* One step of a request on this runtime's sequence: a batch of its prompt, or one token. The first step of a request
+/* One step of a request on a sequence of all layers: a batch of its prompt, or one token. The first step of a request
  * clears the sequence. -1 and err when the engine failed. */
-int k1_runtime_step(k1_runtime *runtime, k1_request *request, k1_text *out, k1_err *err);
+int k1_runtime_step(k1_runtime *runtime, k1_seq *seq, k1_request *request, k1_text *out, k1_err *err);
 
 #endif
