@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from support.babbler import write_babbler
+from support.inferd import SCALE, Answer, Daemon, Run, wait_until
 from support.reference import Reference, log_likelihood
 
 N_CTX = 60000
@@ -27,96 +28,6 @@ MAX_BODY = 64 * N_CTX + (64 << 10)
 ENDLESS = {"prompt": "x", "max_tokens": N_CTX, "temperature": 0}
 TOKEN = "0123456789abcdef0123"
 EVERYWHERE = "0.0.0.0"  # noqa: S104
-SCALE = float(os.environ.get("K1_TIMEOUT_SCALE", "1"))
-
-
-def wait_until(what: str, true: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds * SCALE
-    while not true():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.01)
-
-
-class Answer:
-    """Status, headers and body of one HTTP answer."""
-
-    def __init__(self, response: http.client.HTTPResponse) -> None:
-        self.status = response.status
-        self.headers = response.headers
-        self.body = response.read()
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def error(self) -> Any:
-        """The OpenAI error object."""
-        assert set(self.json["error"]) == {"message", "type", "param", "code"}
-        return self.json["error"]
-
-    @property
-    def text(self) -> str:
-        assert self.status == 200, self.body
-        return str(self.json["choices"][0]["text"])
-
-    @property
-    def events(self) -> list[Any]:
-        """The JSON of each event but [DONE], which must come last."""
-        assert self.headers["Content-Type"] == "text/event-stream"
-        *events, done, rest = self.body.decode().split("\n\n")
-        assert (done, rest) == ("data: [DONE]", "")
-        return [json.loads(event.removeprefix("data: ")) for event in events]
-
-
-class Daemon:
-    """A running k1-inferd."""
-
-    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
-        self.process = process
-        self.log_path = log
-        wait_until("k1-inferd listens", lambda: " listening " in self.log or process.poll() is not None)
-        assert process.poll() is None, self.log
-        found = re.search(r" listening .*port=(\d+)", self.log)
-        assert found
-        self.port = int(found[1])
-
-    @property
-    def log(self) -> str:
-        return self.log_path.read_text()
-
-    def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60 * SCALE)
-
-    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
-        connection = self.connect()
-        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        try:
-            connection.request(method, path, data, headers or {})
-            return Answer(connection.getresponse())
-        finally:
-            connection.close()
-
-    def complete(self, **fields: Any) -> Answer:
-        return self.ask("POST", "/v1/completions", fields)
-
-    def health(self) -> Any:
-        return self.ask("GET", "/health").json
-
-    def is_idle(self) -> bool:
-        health = self.health()
-        return bool(health["running"] == health["waiting"] == 0)
-
-    def send(self, body: Any) -> socket.socket:
-        """Post a completion and do not wait for the answer."""
-        data = json.dumps(body).encode()
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60 * SCALE)
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
-        return connection
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=30 * SCALE)
 
 
 @pytest.fixture(scope="session")
@@ -167,16 +78,6 @@ def daemon(shared: Daemon) -> Iterator[Daemon]:
     yield shared
     assert shared.process.poll() is None, shared.log
     wait_until("the daemon is idle", shared.is_idle)
-
-
-class Run:
-    """One of our programs, run to its end."""
-
-    def __init__(self, *argv: str | Path, stdin: str = "", env: dict[str, str] | None = None) -> None:
-        done = subprocess.run(
-            argv, input=stdin, capture_output=True, text=True, timeout=90 * SCALE, env={**os.environ, **(env or {})}
-        )
-        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
 
 
 def resident(daemon: Daemon) -> int:

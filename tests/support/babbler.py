@@ -1,4 +1,4 @@
-"""A tiny model of the llama architecture with random weights, whose likeliest tokens are printable characters."""
+"""A tiny model with random weights, whose likeliest tokens are printable characters."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from gguf import GGUFWriter, TokenType
 N_VOCAB = 258
 END = 257
 N_CTX_TRAIN = 1 << 17
-_LAYERS, _EMBD, _HEADS, _KV_HEADS, _FF = 2, 64, 4, 2, 128
+_EMBD, _HEADS, _KV_HEADS, _FF = 64, 4, 2, 128
 
 
 def byte_characters() -> list[str]:
@@ -19,7 +19,7 @@ def byte_characters() -> list[str]:
 
 
 def write_babbler(
-    path: Path, arch: str = "llama", seed: int = 1, norm: float = 1.0, n_ctx_train: int = N_CTX_TRAIN
+    path: Path, arch: str = "llama", seed: int = 1, norm: float = 1.0, n_ctx_train: int = N_CTX_TRAIN, layers: int = 2
 ) -> Path:
     """Write the model; token ids are bytes, but for 256, "ab", and 257, the end. norm: its last norm's weights."""
     random = np.random.default_rng(seed)
@@ -30,7 +30,7 @@ def write_babbler(
     writer = GGUFWriter(path, arch)
     writer.add_context_length(n_ctx_train)
     writer.add_embedding_length(_EMBD)
-    writer.add_block_count(_LAYERS)
+    writer.add_block_count(layers)
     writer.add_feed_forward_length(_FF)
     writer.add_head_count(_HEADS)
     writer.add_head_count_kv(_KV_HEADS)
@@ -50,7 +50,7 @@ def write_babbler(
     writer.add_tensor("token_embd.weight", matrix(N_VOCAB, _EMBD, 1.0))
     writer.add_tensor("output_norm.weight", np.full(_EMBD, norm, np.float32))
     writer.add_tensor("output.weight", output)
-    for i in range(_LAYERS):
+    for i in range(layers):
         for name in ("attn_norm", "ffn_norm"):
             writer.add_tensor(f"blk.{i}.{name}.weight", np.ones(_EMBD, np.float32))
         shapes = {
@@ -64,6 +64,10 @@ def write_babbler(
         }
         for name, (rows, columns) in shapes.items():
             writer.add_tensor(f"blk.{i}.{name}.weight", matrix(rows, columns, columns**-0.5))
+            if arch == "qwen2" and name in ("attn_q", "attn_k", "attn_v"):
+                writer.add_tensor(f"blk.{i}.{name}.bias", matrix(1, rows, 0.3)[0])
+        for name in ("attn_q_norm", "attn_k_norm") if arch == "qwen3" else ():
+            writer.add_tensor(f"blk.{i}.{name}.weight", np.ones(_EMBD // _HEADS, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -23,7 +23,7 @@ from k1.errors import CheckFailed, K1Error
 from k1.lab import Lab
 
 MACHINE = qemu.Machine(cpu="rv64", cores=2, threads=2, memory=2048)
-NETWORK = qemu.Network(mac="00:11:22:33:44:50", mtu=9000, group="239.192.0.1", port=20000, ssh_port=2200)
+NETWORK = qemu.Network(mac="00:11:22:33:44:50", mtu=9000, group="239.192.0.1", port=20000, ssh_port=2200, api_port=8080)
 
 
 @pytest.fixture
