@@ -7,7 +7,7 @@ SHELL_FILES = tools/setup .ci/run $(shell git ls-files 'board/*/overlay/*' | xar
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup image lab lint format test test-slow test-e2e test-reproducible bench-engine clean lock
+.PHONY: help setup image lab demo lint format test test-slow test-e2e test-reproducible bench bench-engine bench-pipeline clean lock
 
 help: ## List the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -23,6 +23,9 @@ image: .venv/ready ## Build the image: BOARD=virt (default) or k1
 lab: .venv/ready ## Boot N=4 virtual boards from the image
 	@$(K1) lab up -n $(N)
 
+demo: .venv/ready ## Build what is missing, boot four virtual boards and let them answer as one
+	@$(K1) demo
+
 test: .venv/ready ## Unit and integration tests
 	$(PYTEST) -m "not slow"
 
@@ -37,6 +40,11 @@ test-reproducible: .venv/ready ## Build everything twice and compare the bytes
 
 bench-engine: .venv/ready ## Tokens/s, start and memory of the engine here; LLAMA_BENCH=path compares with llama.cpp
 	@.venv/bin/python tests/bench/engine.py
+
+bench: bench-engine bench-pipeline ## All of the benchmarks
+
+bench-pipeline: .venv/ready ## One stream over 1, 2 and 4 local processes: tokens/s, and the ratio to one
+	@PYTHONPATH=tests .venv/bin/python tests/bench/pipeline.py
 
 lint: .venv/ready ## ruff, mypy --strict, clang-format, shellcheck
 	.venv/bin/ruff check

@@ -39,6 +39,7 @@ class _Node(BaseModel):
     """What is chosen once for one board."""
 
     ssh_port: int
+    api_port: int = 0
     cut: bool = False
 
 
@@ -62,6 +63,7 @@ class Status:
     link: str
     pid: int | None
     ssh_port: int
+    api_port: int
     mac: str
     address: str
     uptime: float
@@ -265,6 +267,7 @@ class Lab:
             link="cut" if node.cut else "up",
             pid=process.pid if process else None,
             ssh_port=node.ssh_port,
+            api_port=node.api_port,
             mac=identity.mac,
             address=str(identity.address.ip),
             uptime=round(time.time() - process.create_time(), 1) if process else 0.0,
@@ -299,7 +302,10 @@ class Lab:
         devicetree.build(machine.arguments(), overlay, dtb)
         size = self._board.storage.emmc_gb.value * 10**9
         for rank in ranks:
-            state.nodes[rank] = _Node(ssh_port=_ssh_port(rank, state.nodes[rank].ssh_port, ssh_port))
+            before = state.nodes[rank]
+            state.nodes[rank] = _Node(
+                ssh_port=_ssh_port(rank, before.ssh_port, ssh_port), api_port=_port(before.api_port)
+            )
             self._save(state)
             folder = self._node(rank)
             folder.mkdir(exist_ok=True)
@@ -317,7 +323,7 @@ class Lab:
 
     def _network(self, state: _State, rank: int) -> qemu.Network:
         mac, mtu = self._board.identity(rank).mac, self._board.network.mtu.value
-        return qemu.Network(mac, mtu, state.group, state.port, state.nodes[rank].ssh_port)
+        return qemu.Network(mac, mtu, state.group, state.port, state.nodes[rank].ssh_port, state.nodes[rank].api_port)
 
     def _boots(self, state: _State) -> list[boot.Boot]:
         running = qemu.running(self._id)
@@ -361,10 +367,15 @@ def _card_digest(manifest: Path) -> str:
     return digest
 
 
+def _port(before: int) -> int:
+    """A free port, as before if possible."""
+    return before if before and ports.is_free(before) else ports.free_port()
+
+
 def _ssh_port(rank: int, before: int, base: int | None) -> int:
     """The port for the SSH of board `rank`: as asked for, as before, or a free one."""
     if base is None:
-        return before if before and ports.is_free(before) else ports.free_port()
+        return _port(before)
     port = base + rank
     if not 1024 <= port <= 65535:
         raise K1Error(f"port {port} for the SSH of board {rank} is not possible", hint="--ssh-port from 1024 to 65000")

@@ -107,6 +107,13 @@ def _show_images(image: debian.Image) -> None:
     output.note("next: k1 lab up -n 4")
 
 
+def build_all(board: str) -> None:
+    """Build the whole image of a board with default options."""
+    image = debian.Image(boards.load(board), debian.Options(jobs=len(os.sched_getaffinity(0))))
+    with files.locked(image.build / "lock", f"the build of {board}"):
+        image.run(None, force=False)
+
+
 @app.command()
 def clean(
     board: str = typer.Option("virt", "--board", "-b", help="Board whose build goes."),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -35,19 +36,24 @@ def up(
 ) -> None:
     """Start boards and wait for them; those that run already are left alone."""
     started = time.monotonic()
-    with output.task(f"lab {name}") as task:
-
-        def report(boots: Sequence[boot.Boot]) -> None:
-            task.advance(sum(one.seconds is not None for one in boots), len(boots))
-            task.detail("  ".join(f"{rank}:{one.stage}" for rank, one in enumerate(boots)))
-
-        boards = lab.Lab(name).up(count, memory=memory, ssh_port=ssh_port, wait=wait, timeout=timeout, report=report)
+    boards = start(lab.Lab(name), count, memory=memory, ssh_port=ssh_port, wait=wait, timeout=timeout)
     _show(boards)
     what = "boards on SSH" if wait else "boards started"
     output.note(f"{len(boards)} {what} after {output.duration(time.monotonic() - started)}")
     option = "" if name == lab.DEFAULT_NAME else f" --name {name}"
     for text in ("ssh{} 0", "console{} 0   (Ctrl-] leaves)", "status{}", "down{}"):
         output.note(f"  k1 lab {text.format(option)}")
+
+
+def start(found: lab.Lab, count: int | None, **options: Any) -> list[lab.Status]:
+    """Start the boards of a lab and show how far each is; `options` as of Lab.up."""
+    with output.task(f"lab {found.name}") as task:
+
+        def report(boots: Sequence[boot.Boot]) -> None:
+            task.advance(sum(one.seconds is not None for one in boots), len(boots))
+            task.detail("  ".join(f"{rank}:{one.stage}" for rank, one in enumerate(boots)))
+
+        return found.up(count, report=report, **options)
 
 
 @app.command()
@@ -111,11 +117,11 @@ def down(
 
 
 def _show(boards: Sequence[lab.Status]) -> None:
-    table = output.table("rank", "host", "state", "pid", "ssh", "MAC", "address", "up")
+    table = output.table("rank", "host", "state", "pid", "ssh", "API", "MAC", "address", "up")
     for board in boards:
         state = f"{board.state}, cut" if board.link == "cut" else board.state
         uptime = output.duration(board.uptime) if board.pid else "-"
-        shown = (board.rank, board.hostname, state, board.pid or "-", board.ssh_port)
+        shown = (board.rank, board.hostname, state, board.pid or "-", board.ssh_port, board.api_port)
         table.add_row(*map(str, shown), board.mac, board.address, uptime)
     output.out.print(table)
     output.note(f"serial ports: {Path(boards[0].console).parents[1]}/nodeN/serial.sock, all they wrote: serial.log")

@@ -40,18 +40,20 @@ class Machine:
 
 @dataclass(frozen=True)
 class Network:
-    """Both interfaces of a board: the cluster's (a multicast group on the loopback), and SSH from the host."""
+    """Both interfaces of a board: the cluster's (a multicast group on the loopback), and SSH and API from the host."""
 
     mac: str
     mtu: int
     group: str
     port: int
     ssh_port: int
+    api_port: int
 
     def arguments(self) -> list[str]:
         """The options for both interfaces. The group needs no tap, bridge, namespace or root."""
         cluster = f"socket,id={CLUSTER_LINK},mcast={self.group}:{self.port},localaddr=127.0.0.1"
-        host = f"user,id=host,ipv6=off,hostfwd=tcp:127.0.0.1:{self.ssh_port}-:22"
+        ways = "".join(f",hostfwd=tcp:127.0.0.1:{a}-:{b}" for a, b in ((self.ssh_port, 22), (self.api_port, 8080)))
+        host = f"user,id=host,ipv6=off{ways}"
         return [
             *("-netdev", cluster),
             *("-device", f"virtio-net-device,netdev={CLUSTER_LINK},mac={self.mac},host_mtu={self.mtu}"),
