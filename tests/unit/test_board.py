@@ -291,9 +291,9 @@ BAD_KEYS = [
     ("ddr.odt_enable.value.word", 0, "ddr.odt_enable.word: contradicts strength RZQ/7", "bits of the buses"),
     ("ddr.odt_words.value", {"RZQ/9": 1}, "ddr.odt_words.RZQ/9", "'RZQ/7'"),
     (
-        "ddr.arbitration_offset",
+        "gmac.gmac_ctrl_offset",
         {"value": 6, "source": "s", "confirmed": True},
-        "ddr.arbitration_offset: not aligned",
+        "gmac.gmac_ctrl_offset: not aligned",
         "multiple of 4",
     ),
     ("image.builder", "yocto", "image.builder: wrong value", "'debian' or 'buildroot'"),

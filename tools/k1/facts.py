@@ -258,7 +258,8 @@ class Ddr(Facts):
     odt_words: Fact[dict[OdtRatio, Word]]
     arbitration: Fact[Literal["fixed-priority+round-robin"]]
     weights: Fact[Weights]
-    arbitration_offset: Fact[Offset] | None = None
+    arbitration_offset: Fact[Word] | None = None
+    arbitration_word: Fact[Word] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
