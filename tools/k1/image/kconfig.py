@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from k1.errors import CheckFailed
-
-_SET = re.compile(r"^(CONFIG_\w+)=(.*)$")
-_UNSET = re.compile(r"^# (CONFIG_\w+) is not set$")
+from k1.kconfig.settings import parse
 
 
 def settings(text: str) -> dict[str, str]:
     """Symbol → value (`n` for "is not set") of a fragment or a .config."""
-    found = {}
-    for line in text.splitlines():
-        if match := _SET.match(line):
-            found[match[1]] = match[2]
-        elif match := _UNSET.match(line):
-            found[match[1]] = "n"
-    return found
+    return {setting.symbol: setting.value for setting in parse(text)[0]}
 
 
 def check(fragments: Iterable[Path], config: Path) -> None:
