@@ -3,11 +3,11 @@ BOARD ?= virt
 N ?= 4
 K1 = .venv/bin/k1
 PYTEST = .venv/bin/pytest
-SHELL_FILES = tools/setup .ci/run $(shell git ls-files 'board/*/overlay/*' | xargs -d '\n' grep -lE '^\#!/bin/sh')
+SHELL_FILES = tools/setup .ci/run $(wildcard buildroot-ext/board/*.sh) $(shell git ls-files 'board/*/overlay/*' | xargs -d '\n' grep -lE '^\#!/bin/sh')
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup image lab demo lint format test test-slow test-e2e test-reproducible bench bench-engine bench-pipeline clean lock
+.PHONY: help setup image lab demo lint format test test-slow test-e2e test-reproducible bench bench-engine bench-pipeline clean lock test-buildroot test-kernel-twin
 
 help: ## List the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -37,6 +37,9 @@ test-e2e: image ## Boot virtual boards and try them
 
 test-reproducible: .venv/ready ## Build everything twice and compare the bytes
 	$(PYTEST) tests/reproducible
+
+test-buildroot: .venv/ready ## Our external tree in a real Buildroot 2023.08: BUILDROOT=its folder
+	BUILDROOT=$(BUILDROOT) $(PYTEST) tests/buildroot
 
 bench-engine: .venv/ready ## Tokens/s, start and memory of the engine here; LLAMA_BENCH=path compares with llama.cpp
 	@.venv/bin/python tests/bench/engine.py

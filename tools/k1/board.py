@@ -29,6 +29,7 @@ from k1.facts import (
     Software,
     Storage,
     Uboot,
+    Version,
 )
 from k1.paths import BOARDS
 from k1.typedtoml import Model, fault, matching, shown, that
@@ -49,6 +50,7 @@ def _once(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Name = Annotated[str, matching(r"[a-z][a-z0-9-]*", "lower-case letters, digits and hyphens, a letter first")]
+Plain = Annotated[str, matching(r"[\w.+/-]+", "letters, digits and _ . + / -")]
 Package = Annotated[str, matching(r"[a-z0-9][a-z0-9+.-]+", "the name of a Debian package, such as libc6")]
 _NOT_EMPTY = that(bool, "is empty", "at least one name")
 Suites = Annotated[tuple[Name, ...], _NOT_EMPTY, AfterValidator(_once)]
@@ -102,12 +104,27 @@ class Root(Model):
         return self
 
 
+class Buildroot(Model):
+    """What Buildroot needs to know of the trees that it builds.
+
+    opensbi_platform: OpenSBI's PLATFORM, a folder below platform/.
+    uboot: version of U-Boot.
+    uboot_defconfig, linux_defconfig: without `_defconfig`; no kernel's means the architecture's own.
+    """
+
+    opensbi_platform: Plain
+    uboot: Version
+    uboot_defconfig: Plain
+    linux_defconfig: Plain | None = None
+
+
 class Image(Model):
     """How the board's image is built, and from what."""
 
     builder: Builder
     sources: Annotated[tuple[Source, ...], AfterValidator(_distinct)] = ()
     root: Root | None = None
+    buildroot: Buildroot | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -117,6 +134,9 @@ class Image(Model):
                 allowed="image.sources and image.root beside builder debian",
                 got=self.builder,
             )
+        if self.builder == "buildroot" and not self.buildroot:
+            allowed = "image.buildroot beside builder buildroot"
+            raise fault("has not all that builder buildroot needs", allowed=allowed, got=self.builder)
         return self
 
 

@@ -158,6 +158,8 @@ def _mail(found: Template, before: str, after: str, confirmed: bool) -> str:
         "",
         f"Confirmed on silicon: {'yes' if confirmed else 'no'}",
         f"License: {spdx[1] if spdx else found.license}, as {found.file}",
+        "Upstream: no, the vendor's sources are not public",
+        f"Signed-off-by: {_AUTHOR}",
         "---",
         f"diff --git a/{found.file} b/{found.file}",
     ]
