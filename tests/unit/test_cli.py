@@ -19,7 +19,7 @@ def k1(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     ("words", "message"),
     [
         (["image", "--board", "vrit"], "did you mean virt?"),
-        (["image", "--board", "k1"], "board k1 is built by Buildroot"),
+        (["image", "--board", "k1"], "board k1 cannot be built, for want of"),
         (["image", "--builder", "yocto"], "no builder named yocto"),
         (["image", "--force"], "--force needs --step"),
         (["image", "--locked", "--refresh"], "--locked excludes"),

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from k1.cli.main import app
 from k1.errors import K1Error
 from k1.kconfig import check, table, tree
+from support import buildroot as small
 
 KCONFIG = """\
 config MODULES
@@ -64,14 +65,6 @@ config GLIBC
 
 endchoice
 """
-# A Buildroot in small: its script writes the stubs, as the real one does.
-BR2_EXTERNAL = """\
-#!/bin/bash
-[ "$3" != "" ] && [ ! -e "$3/external.desc" ] && { echo "BR2_EXTERNAL_ERROR = '$3': no 'external.desc'"; exit 1; }
-printf '%s\\n' "$3" >"$2/.br2-external.in.menus"
-[ "$3" = "" ] || printf 'source "%s/Config.in"\\n' "$3" >"$2/.br2-external.in.menus"
-printf 'config BR2_EXTERNAL_X_PATH\\n\\tstring\\n\\tdefault "%s"\\n' "$3" >"$2/.br2-external.in.paths"
-"""
 CONFIG_IN = """\
 source "$BR2_BASE_DIR/.br2-external.in.paths"
 
@@ -114,7 +107,7 @@ def linux(tmp_path: Path) -> Path:
 def buildroot(tmp_path: Path) -> Path:
     folder = tmp_path / "buildroot"
     (folder / "support" / "scripts").mkdir(parents=True)
-    (folder / "support" / "scripts" / "br2-external").write_text(BR2_EXTERNAL)
+    (folder / "support" / "scripts" / "br2-external").write_text(small.BR2_EXTERNAL)
     (folder / "Config.in").write_text(CONFIG_IN)
     (folder / "Config.in.legacy").write_text(LEGACY)
     (folder / "Makefile").write_text("export BR2_VERSION := 2023.08\nHOSTCC_MAX_VERSION := 9\n")
@@ -240,7 +233,7 @@ def test_symbols_of_an_external_tree_are_known_with_it_only(buildroot: Path, tmp
 
 
 def test_a_bad_external_tree_is_refused_as_buildroot_does(buildroot: Path, tmp_path: Path) -> None:
-    with pytest.raises(K1Error, match=r"refuses the external tree: .*no 'external.desc'"):
+    with pytest.raises(K1Error, match=r"refuses the external tree: .*does not have an 'external.desc'"):
         tree.read(buildroot, externals=[tmp_path])
 
 

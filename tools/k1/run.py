@@ -107,7 +107,7 @@ def run(
         process = subprocess.Popen(
             words,
             cwd=cwd,
-            env={name: value for name, value in os.environ.items() if name not in _NOT_INHERITED} | dict(env or {}),
+            env=_environment(env),
             stdin=source if text is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if log else subprocess.PIPE,
@@ -128,6 +128,19 @@ def run(
     if check and result.returncode != 0:
         raise CommandError(result, log)
     return result
+
+
+def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:
+    """Run a program that talks to the user's terminal, such as a menu. A non-zero status is a `CommandError`."""
+    words = [require(str(argv[0])), *map(str, argv[1:])]
+    started = time.monotonic()
+    status = subprocess.run(words, env=_environment(env)).returncode
+    if status != 0:
+        raise CommandError(Result(tuple(map(str, argv)), status, "", "", time.monotonic() - started))
+
+
+def _environment(added: Mapping[str, str] | None) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED} | dict(added or {})
 
 
 def _follow(process: subprocess.Popen[str], log: Path, on_line: Callable[[str], None] | None) -> str:

@@ -115,6 +115,8 @@ def _board_files(board: Board, logins: Logins | None) -> Iterator[tuple[Path, _F
                 name = path.relative_to(folder)
                 found[name.with_suffix("") if path.suffix == _SUFFIX else name] = _file(path, board)
     if logins:
+        shadow = Path("overlay/etc/shadow")
+        found[shadow] = _File(logins.shadow(found[shadow].content.decode()).encode())
         found[Path("overlay/root/.ssh/authorized_keys")] = _File(logins.authorized_keys.encode())
     found[Path("linux.fragment")] = _file(boards.load(REAL).find("kernel/linux.fragment"), board)
     found[Path("uboot.fragment")] = _file(board.find("uboot/uboot.fragment"), board)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,15 @@ import typer
 
 from k1 import board as boards
 from k1 import files, lab, output, paths
+from k1.buildroot import build as br
 from k1.errors import K1Error
 from k1.image import debian, manifest
 
 app = typer.Typer(help="Build the image of a board.", invoke_without_command=True, rich_markup_mode=None)
+
+_BUILDROOT = typer.Option(None, envvar="K1_BUILDROOT", help="Top folder of a Buildroot tree.")
+_BSP = typer.Option(None, envvar="K1_BSP", help="Folder with the vendor's trees opensbi/, uboot/ and linux/.")
+_SKIP_PATCH = typer.Option([], help="Leave out a vendor patch, by its name; may be given several times.")
 
 
 @app.callback()
@@ -37,19 +43,30 @@ def build(
     root_password_hash: str = typer.Option(
         "", envvar="K1_ROOT_PASSWORD_HASH", help="crypt(3) hash that lets root log in on the serial console."
     ),
+    buildroot: Path | None = _BUILDROOT,
+    bsp: Path | None = _BSP,
+    skip_patch: list[str] = _SKIP_PATCH,
     json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Build firmware, kernel, root and card image."""
     if context.invoked_subcommand:
         return
+    profile = boards.load(board)
+    if _builder(builder or profile.builder) == "buildroot":
+        if step or force or locked or update_lock or refresh:
+            text = "--step, --force, --locked, --update-lock and --refresh are the debian builder's"
+            raise K1Error(text, hint="Buildroot keeps its own state: k1 image menuconfig, k1 image clean")
+        chosen = (buildroot, bsp, tuple(skip_patch), authorized_keys, root_password_hash)
+        _build_by_buildroot(br.Image(profile, br.Options(jobs, *chosen)), dry_run=dry_run, as_json=json)
+        return
+    if buildroot or bsp or skip_patch:
+        raise K1Error("--buildroot, --bsp and --skip-patch are the buildroot builder's", hint="add --builder buildroot")
     if force and not step:
         raise K1Error("--force needs --step", hint=f"name one of {', '.join(debian.STEPS)}")
     if step and step not in (debian.FETCH, *debian.STEPS):
         raise K1Error(f"no step named {step}", hint=f"one of {', '.join((debian.FETCH, *debian.STEPS))}")
     if locked and (update_lock or refresh):
         raise K1Error("--locked excludes --update-lock and --refresh", hint="drop one of them")
-    profile = boards.load(board)
-    require_builder(builder or profile.image.builder, board)
     options = debian.Options(jobs, authorized_keys, root_password_hash, locked, update_lock, refresh)
     image = debian.Image(profile, options)
     if dry_run:
@@ -63,16 +80,39 @@ def build(
             _show_images(image)
 
 
-def require_builder(builder: str, board: str) -> None:
-    """Refuse a builder that does not exist, or whose parts are missing."""
-    if builder == "debian":
+def _builder(name: str) -> str:
+    if name not in ("debian", "buildroot"):
+        raise K1Error(f"no builder named {name}", hint="debian or buildroot")
+    return name
+
+
+def _build_by_buildroot(image: br.Image, *, dry_run: bool, as_json: bool) -> None:
+    if dry_run:
+        found = [patch for patches in image.check().values() for patch in patches]
+        if as_json:
+            output.print_json([{"patch": patch.name, "state": patch.state} for patch in found])
+            return
+        for patch in found:
+            output.out.print(f"{patch.state:12} {patch.name}", markup=False, soft_wrap=True)
+        output.note("all checks passed; would run: " + shlex.join(map(str, image.command())))
         return
-    if builder != "buildroot":
-        raise K1Error(f"no builder named {builder}", hint="debian or buildroot")
-    raise K1Error(
-        f"board {board} is built by Buildroot from the vendor's trees, which this version cannot do yet",
-        hint="k1 image --board virt builds the same userland for virtual boards",
-    )
+    with files.locked(image.build / "lock", f"the build of {image.board.name}"):
+        image.run()
+    if as_json:
+        output.print_json(json_.loads((image.build / "images" / manifest.NAME).read_text())["images"])
+
+
+@app.command()
+def menuconfig(
+    board: str = typer.Option("k1", "--board", "-b", help="Board to configure."),
+    buildroot: Path | None = _BUILDROOT,
+    bsp: Path | None = _BSP,
+    skip_patch: list[str] = _SKIP_PATCH,
+) -> None:
+    """Open Buildroot's menu on this board's build; the next `k1 image` builds what was chosen there."""
+    image = br.Image(boards.load(board), br.Options(1, buildroot, bsp, tuple(skip_patch)))
+    with files.locked(image.build / "lock", f"the build of {board}"):
+        image.menuconfig()
 
 
 def _show_plan(image: debian.Image, step: str | None, *, as_json: bool) -> None:

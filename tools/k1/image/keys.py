@@ -24,6 +24,12 @@ class Logins:
     authorized_keys: str
     password_hash: str = ""
 
+    def shadow(self, text: str) -> str:
+        """An /etc/shadow with root's hash in it, where there is one."""
+        if not self.password_hash:
+            return text
+        return re.sub(r"^root:[^:]*:", lambda _: f"root:{self.password_hash}:", text, flags=re.M)
+
 
 def logins(build: Path, given: Path | None, password_hash: str) -> Logins:
     """The keys in `given`, else the public half of build/ssh/id_ed25519; a password only as a hash."""

@@ -166,12 +166,8 @@ def link_applets(root: Path) -> None:
 
 def _personalize(root: Path, ctx: Context) -> None:
     files.write(root / "root" / ".ssh" / "authorized_keys", ctx.logins.authorized_keys)
-    if ctx.logins.password_hash:
-        shadow = root / "etc" / "shadow"
-        files.write(
-            shadow,
-            re.sub(r"^root:[^:]*:", lambda _: f"root:{ctx.logins.password_hash}:", shadow.read_text(), flags=re.M),
-        )
+    shadow = root / "etc" / "shadow"
+    files.write(shadow, ctx.logins.shadow(shadow.read_text()))
 
 
 def check_libraries(root: Path) -> None:

@@ -78,6 +78,11 @@ def write(patches: Collection[Patch], target: Path) -> list[Path]:
     return [target / patch.name for patch in fitting]
 
 
+def apply(patch: Path, folder: Path) -> None:
+    """Apply a rendered patch to the tree at `folder`, without fuzz, with its line endings."""
+    run(["patch", "-p1", "-F0", "--binary", "--batch", "--forward", "-i", patch], cwd=folder)
+
+
 class _Tree:
     """The files of a source tree as the patches so far leave them."""
 
@@ -183,7 +188,7 @@ def _verify(patches: Collection[Patch], tree: _Tree) -> None:
                 continue
             mail = scratch / patch.name
             mail.write_bytes(_encode(patch.text))
-            run(["patch", "-p1", "-F0", "--binary", "--batch", "--forward", "-i", mail], cwd=scratch)
+            apply(mail, scratch)
         for name, text in tree.after.items():
             if (scratch / name).read_bytes() != _encode(text):
                 raise RuntimeError(f"patch(1) makes another {name} than meant")
