@@ -8,7 +8,8 @@ from pathlib import Path
 
 from k1 import output
 
-_MARK = re.compile(r">>> (?P<name>\S*) (?P<version>\S*) (?P<step>[^\x1b]*)")
+_BOLD = re.compile(r"\x1b(\[[0-9;]*m|\(B)")
+_MARK = re.compile(r">>> (?P<name>\S*) (?P<version>\S*) (?P<step>.*)")
 _OWN = "buildroot"  # what make does between the packages
 _TAIL = 30
 
@@ -25,7 +26,8 @@ class Follower:
 
     def __call__(self, line: str) -> None:
         """Take one line."""
-        if mark := _MARK.search(line):
+        line = _BOLD.sub("", line)
+        if mark := _MARK.match(line):
             self._enter(mark["name"] or _OWN, mark["step"].strip())
         self._tail.append(line)
         with self.log.open("a") as stream:
