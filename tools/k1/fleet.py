@@ -100,9 +100,7 @@ def _check_network(path: Path, board: Board, fleet: Iterable[Identity]) -> None:
     networks: dict[IPv4Interface, int] = {}
     for node in fleet:
         if node.mac == factory:
-            text = (
-                f"{shown(path)}: node.mac: rank {node.rank} has {factory}, the MAC that boards leave the factory with"
-            )
+            text = f"{shown(path)}: node.mac: rank {node.rank} has {factory}, with which every board leaves the factory"
             raise K1Error(text, hint="give it another: two boards with one MAC break the network of both")
         networks.setdefault(IPv4Interface(node.address.network), node.rank)
     if len(networks) > 1:
