@@ -41,6 +41,9 @@ test-reproducible: .venv/ready ## Build everything twice and compare the bytes
 test-buildroot: .venv/ready ## Our external tree in a real Buildroot 2023.08: BUILDROOT=its folder
 	BUILDROOT=$(BUILDROOT) $(PYTEST) tests/buildroot
 
+test-kernel-twin: .venv/ready ## Compile the kernel's pause patch on the image's own kernel source
+	$(PYTEST) tests/twin
+
 bench-engine: .venv/ready ## Tokens/s, start and memory of the engine here; LLAMA_BENCH=path compares with llama.cpp
 	@.venv/bin/python tests/bench/engine.py
 

@@ -15,6 +15,7 @@ import pytest
 from k1 import board as boards
 from k1 import paths
 from k1.drivers.patience import scaled
+from k1.image import debian
 from k1.lab import Lab
 from k1.run import require
 
@@ -39,6 +40,18 @@ def reboot(lab: Lab, rank: int) -> None:
     while lab.ssh(rank).run(boot_id, check=False).output.strip() in ("", before):
         assert time.monotonic() < deadline, "the board did not come back"
         time.sleep(0.5)
+
+
+def own_build(folder: Path, *names: str) -> Path:
+    """A build folder of the test's own: the key, the card and some images of the real one. Returns its images."""
+    built = paths.build_dir("virt")
+    images = folder / "virt" / "images"
+    images.mkdir(parents=True)
+    shutil.copytree(built / "ssh", folder / "virt" / "ssh")
+    for name in names:
+        shutil.copy(built / "images" / name, images)
+    subprocess.run(["cp", "--sparse=always", built / "images" / "sdcard.img", images], check=True)
+    return images
 
 
 def host_key(lab: Lab, rank: int) -> str:
@@ -78,13 +91,40 @@ def test_enter_on_the_serial_port_brings_a_new_prompt(lab: Lab) -> None:
 # --- the firmware's patches
 
 
-def test_opensbi_programs_the_terminations_of_the_ddr_phy(lab: Lab) -> None:
-    ddr = boards.load("virt").ddr
+def odt_words(lab: Lab) -> list[int]:
+    """What stands in the DDR PHY's ODT registers, read from outside."""
+    ddr, found = boards.load("virt").ddr, []
     for register in (ddr.odt_enable.value, ddr.odt_strength.value):
         with lab.qmp(0) as control:
             address = PHY_WINDOW + 4 * register.offset
             answer = control.execute("human-monitor-command", **{"command-line": f"xp /1xw {address:#x}"})
-        assert int(answer.split()[1], 16) == register.word
+        found.append(int(answer.split()[1], 16))
+    return found
+
+
+def test_opensbi_programs_the_terminations_of_the_ddr_phy(lab: Lab) -> None:
+    ddr = boards.load("virt").ddr
+    assert odt_words(lab) == [ddr.odt_enable.value.word, ddr.odt_strength.value.word] == [0x3, 0x1]
+
+
+def test_without_the_patch_the_terminations_stay_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k1: Command
+) -> None:
+    images = own_build(tmp_path, "u-boot.bin", "manifest.json")
+    monkeypatch.setenv("K1_BUILD", str(tmp_path))
+    (tmp_path / "no-patches").mkdir()
+    monkeypatch.setattr(paths, "PATCHES", tmp_path / "no-patches")
+    firmware = debian.Image(boards.load("virt"), debian.Options(len(os.sched_getaffinity(0))))
+    manifest = (images / "manifest.json").read_text()
+    firmware.run("opensbi", force=False)
+    (images / "manifest.json").write_text(manifest)  # the lab asks for one; that of the image this firmware joins
+
+    own = Lab("odt")
+    try:
+        k1("lab", "up", "-n", "1", "--name", own.name)
+        assert odt_words(own) == [0, 0]
+    finally:
+        own.down()
 
 
 def test_uboot_waits_for_the_phys_power(lab: Lab) -> None:
@@ -222,13 +262,7 @@ def test_synced_data_survives_a_power_cut(lab: Lab, k1: Command) -> None:
 
 
 def test_a_broken_slot_a_boots_slot_b(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k1: Command) -> None:
-    built = paths.build_dir("virt")
-    images = tmp_path / "virt" / "images"
-    images.mkdir(parents=True)
-    shutil.copytree(built / "ssh", tmp_path / "virt" / "ssh")
-    for name in ("fw_dynamic.bin", "u-boot.bin", "manifest.json"):
-        shutil.copy(built / "images" / name, images)
-    subprocess.run(["cp", "--sparse=always", built / "images" / "sdcard.img", images], check=True)
+    images = own_build(tmp_path, "fw_dynamic.bin", "u-boot.bin", "manifest.json")
     table = json.loads(subprocess.run([require("sfdisk"), "--json", images / "sdcard.img"], capture_output=True).stdout)
     (slot,) = (part for part in table["partitiontable"]["partitions"] if part["name"] == "slotA")
     with (images / "sdcard.img").open("r+b") as card:
