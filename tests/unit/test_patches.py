@@ -8,13 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from k1 import board as boards
 from k1.board import Board
 from k1.cli.main import app
 from k1.errors import K1Error
-from k1.patches import series, template
+from k1.patches import csource, series, template
 from k1.patches.series import Patch
 from k1.patches.template import Component
 from support import vendor
@@ -344,6 +346,37 @@ def test_one_fault_stops_rendering_before_anything_is_written(make: Make, own: B
     assert [patch.state for patch in patches] == ["fits", "fault"]
     with pytest.raises(K1Error, match=r"0002-net-k1-gmac-set-CACHE_EN.patch: .*commented out"):
         series.refuse_faults(patches)
+
+
+# --- what counts as code
+
+
+DIRECTIVES = ["#if 0\n", "#if X\n", "#else\n", "#endif\n"]
+SNIPPETS = ["a = 1;", "// b", "/* c\n d */", '"e // f"', "'g'", "\n", "\r\n", *DIRECTIVES]
+
+
+@given(st.lists(st.sampled_from(SNIPPETS)).map("".join))
+def test_code_keeps_every_offset_and_line(text: str) -> None:
+    code = csource.code(text)
+    assert len(code) == len(text)
+    assert [i for i, c in enumerate(code) if c in "\r\n"] == [i for i, c in enumerate(text) if c in "\r\n"]
+    assert all(c in (" ", text[i]) for i, c in enumerate(code))
+    assert csource.code(code) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("a; // b", "a;     "),
+        ("a; /* b */ c;", "a;         c;"),
+        ('f("x; // y");', "f(         );"),
+        ("#if 0\na\n#else\nb\n#endif\n", "#if 0\n \n#else\nb\n#endif\n"),
+        ("#if 0\n#if X\n#else\na\n#endif\n#endif\nb\n", "#if 0\n     \n     \n \n      \n#endif\nb\n"),
+        ("/* open", "       "),
+    ],
+)
+def test_comments_literals_and_disabled_parts_are_no_code(text: str, code: str) -> None:
+    assert csource.code(text) == code
 
 
 # --- the command

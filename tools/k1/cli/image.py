@@ -20,7 +20,7 @@ app = typer.Typer(help="Build the image of a board.", invoke_without_command=Tru
 
 _BUILDROOT = typer.Option(None, envvar="K1_BUILDROOT", help="Top folder of a Buildroot tree.")
 _BSP = typer.Option(None, envvar="K1_BSP", help="Folder with the vendor's trees opensbi/, uboot/ and linux/.")
-_SKIP_PATCH = typer.Option([], help="Leave out a vendor patch, by its name; may be given several times.")
+_SKIP = typer.Option([], "--skip", help="Leave out a vendor patch, by its name; may be given several times.")
 
 
 @app.callback()
@@ -45,7 +45,7 @@ def build(
     ),
     buildroot: Path | None = _BUILDROOT,
     bsp: Path | None = _BSP,
-    skip_patch: list[str] = _SKIP_PATCH,
+    skip: list[str] = _SKIP,
     json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Build firmware, kernel, root and card image."""
@@ -56,11 +56,11 @@ def build(
         if step or force or locked or update_lock or refresh:
             text = "--step, --force, --locked, --update-lock and --refresh are the debian builder's"
             raise K1Error(text, hint="Buildroot keeps its own state: k1 image menuconfig, k1 image clean")
-        chosen = (buildroot, bsp, tuple(skip_patch), authorized_keys, root_password_hash)
+        chosen = (buildroot, bsp, tuple(skip), authorized_keys, root_password_hash)
         _build_by_buildroot(br.Image(profile, br.Options(jobs, *chosen)), dry_run=dry_run, as_json=json)
         return
-    if buildroot or bsp or skip_patch:
-        raise K1Error("--buildroot, --bsp and --skip-patch are the buildroot builder's", hint="add --builder buildroot")
+    if buildroot or bsp or skip:
+        raise K1Error("--buildroot, --bsp and --skip are the buildroot builder's", hint="add --builder buildroot")
     if force and not step:
         raise K1Error("--force needs --step", hint=f"name one of {', '.join(debian.STEPS)}")
     if step and step not in (debian.FETCH, *debian.STEPS):
@@ -107,10 +107,10 @@ def menuconfig(
     board: str = typer.Option("k1", "--board", "-b", help="Board to configure."),
     buildroot: Path | None = _BUILDROOT,
     bsp: Path | None = _BSP,
-    skip_patch: list[str] = _SKIP_PATCH,
+    skip: list[str] = _SKIP,
 ) -> None:
     """Open Buildroot's menu on this board's build; the next `k1 image` builds what was chosen there."""
-    image = br.Image(boards.load(board), br.Options(1, buildroot, bsp, tuple(skip_patch)))
+    image = br.Image(boards.load(board), br.Options(1, buildroot, bsp, tuple(skip)))
     with files.locked(image.build / "lock", f"the build of {board}"):
         image.menuconfig()
 

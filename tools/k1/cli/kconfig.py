@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
@@ -15,14 +16,12 @@ from k1.kconfig import tree
 
 app = typer.Typer(help="Check defconfigs and fragments against a Kconfig tree.", no_args_is_help=True)
 
-_VERSION = boards.load("k1").software.buildroot.value
-
 
 @app.command()
 def check(
     files: list[Path] = typer.Argument(..., help="Defconfigs or fragments; later ones go on top of former ones."),
     source: Path | None = typer.Option(
-        None, "--source", "-s", help=f"A Buildroot, Linux or U-Boot tree; without, names and types of {_VERSION} only."
+        None, "--source", "-s", help="A Buildroot, Linux or U-Boot tree; without, Buildroot names and types only."
     ),
     base: Path | None = typer.Option(None, help="A defconfig below the files, not checked itself."),
     allnoconfig: bool = typer.Option(False, help="What no file names is off, as for the virtual board's kernel."),
@@ -39,9 +38,9 @@ def check(
     if source:
         found = checker.check(files, source, externals=external, base=base, allnoconfig=allnoconfig, arch=arch)
     else:
-        found = tables.check(files, tables.path(_VERSION))
+        found = tables.check(files, tables.path(boards.load("k1").software.buildroot.value))
     if as_json:
-        output.print_json([finding.__dict__ for finding in found])
+        output.print_json([asdict(finding) for finding in found])
     else:
         for finding in found:
             output.out.print(str(finding), markup=False, soft_wrap=True)

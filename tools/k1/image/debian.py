@@ -153,7 +153,8 @@ def _is_cached(source: sources.Source, cache: Path) -> bool:
 def clean(board: str, *, everything: bool) -> list[Path]:
     """Remove one board's build: objects and images, and with `everything` its keys and labs too."""
     build = paths.build_dir(board)
-    names = [build] if everything else [build / name for name in ("images", "log", "rendered", "steps", "work")]
+    parts = ("images", "log", "patches", "rendered", "steps", "work")
+    names = [build] if everything else [build / part for part in parts]
     removed = []
     for path in (work_folder(build, paths.cache_dir()), *names):
         if path.exists():
