@@ -75,6 +75,13 @@ def test_a_board_without_hardware_needs_no_vendor_tree(tree: Path) -> None:
     assert image(tree, board="virt").check() == {}
 
 
+def test_a_board_that_says_nothing_of_buildroot_is_refused(tree: Path) -> None:
+    virt = boards.load("virt")
+    board = virt.model_copy(update={"image": virt.image.model_copy(update={"buildroot": None})})
+    with pytest.raises(K1Error, match=r"board virt has no image\.buildroot"):
+        Image(board, Options(2, tree)).check()
+
+
 # --- what is checked before the build
 
 

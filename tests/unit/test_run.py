@@ -11,7 +11,7 @@ import pytest
 
 from k1 import run as runner
 from k1.errors import Exit, K1Error
-from k1.run import CommandError, CommandTimeout, run
+from k1.run import CommandError, CommandTimeout, run, run_attached
 
 
 def test_result_holds_output_and_status() -> None:
@@ -98,3 +98,15 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_an_attached_program_has_the_terminal_and_its_failure_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    run_attached(["sh", "-c", "echo menu"])
+    assert capfd.readouterr().out == "menu\n"
+    with pytest.raises(CommandError, match="failed with status 3"):
+        run_attached(["sh", "-c", "exit 3"])
+
+
+def test_an_attached_program_that_is_missing_is_named() -> None:
+    with pytest.raises(K1Error, match="no-such-program is not installed"):
+        run_attached(["no-such-program"])

@@ -78,6 +78,9 @@ class Image:
 
     def check_inputs(self) -> None:
         """Everything that must be there is, or one error lists what is missing and how to get it."""
+        if not self.board.image.buildroot:
+            hint = "give its board.toml that table; board/k1/board.toml has one"
+            raise K1Error(f"board {self.board.name} has no image.buildroot", hint=hint)
         wanted, hints = [], []
         if problem := self._buildroot_problem():
             version = self.board.software.buildroot.value
@@ -248,7 +251,7 @@ class Image:
 
     def _manifest(self, found: list[Path]) -> dict[str, Any]:
         packages = {name: info.get("version", "") for name, info in self.packages().items()}
-        trees = self.out.parent / "bsp"
+        trees = [self.out.parent / "bsp" / component for component in template.COMPONENTS] if self.bsp else []
         return {
             "board": self.board.name,
             "builder": "buildroot",
@@ -257,7 +260,7 @@ class Image:
                 [path for path in self.external.iterdir() if not path.is_symlink()], self.external
             ),
             "config": files.sha256(self.out / ".config"),
-            "bsp": {path.name.split(".")[0]: path.read_text() for path in sorted(trees.glob("*.k1-key"))},
+            "bsp": {tree.name: files.tree_digest([tree], tree) for tree in trees},
             "packages": packages,
             "images": {p.name: {"size": p.stat().st_size, "sha256": files.sha256(p)} for p in found},
         }

@@ -10,7 +10,6 @@ from pathlib import Path
 from k1 import board as boards
 from k1 import files
 from k1.board import Board
-from k1.errors import K1Error
 from k1.image.keys import Logins
 from k1.image.tree import series
 from k1.patches import template
@@ -100,8 +99,6 @@ def _files(board: Board, logins: Logins | None, vendor_patches: Path | None) -> 
 
 
 def _defconfig(board: Board) -> str:
-    if board.image.buildroot is None:
-        raise K1Error(f"board {board.name} has no image.buildroot", hint="board/k1/board.toml has one to start from")
     return render_text(_DEFCONFIG, board, k1=boards.load(REAL), machine=machine(board))
 
 
