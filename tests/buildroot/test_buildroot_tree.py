@@ -12,10 +12,12 @@ import pytest
 
 from k1 import board as boards
 from k1.buildroot import external
+from k1.buildroot.build import Image, Options
 from k1.image.kconfig import settings
 from k1.kconfig import check
 from k1.kconfig.settings import parse
 from k1.patches import series, template
+from support import buildroot as small
 from support import vendor
 
 BUILDROOT = Path(os.environ.get("BUILDROOT") or "/nowhere")
@@ -115,6 +117,15 @@ def test_check_and_make_agree_on_what_is_dropped(tree: Path, tmp_path: Path, lin
     findings = check.check([path], BUILDROOT, externals=[tree])
     assert {f.symbol for f in findings if f.fault in ("unknown", "type", "dropped")} == dropped
     assert dropped or [f.fault for f in findings] == ["duplicate"]
+
+
+def test_the_builders_checks_pass_on_this_tree(tmp_path: Path) -> None:
+    for component in template.COMPONENTS:
+        vendor.make(tmp_path / "bsp", component)
+    small.add_kconfig(tmp_path / "bsp")
+    image = Image(boards.load("k1"), Options(1, BUILDROOT, tmp_path / "bsp"))
+    assert {patch.state for patches in image.check().values() for patch in patches} == {"fits", "unconfirmed"}
+    assert Image(boards.load("virt"), Options(1, BUILDROOT)).check() == {}
 
 
 def test_the_committed_table_is_that_of_this_tree() -> None:

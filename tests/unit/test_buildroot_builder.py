@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from k1 import board as boards
+from k1 import output
+from k1.buildroot import fetch
 from k1.buildroot.build import Image, Options
 from k1.cli.main import app
 from k1.errors import CheckFailed, K1Error
@@ -22,7 +25,7 @@ GMAC = "drivers/net/ethernet/k1/gmac.c"
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("K1_BUILD", str(tmp_path / "build"))
     monkeypatch.setenv("K1_CACHE", str(tmp_path / "cache"))
-    for name in ("BR2_DL_DIR", "BR2_CCACHE_DIR", "K1_FAIL", "K1_BUILDROOT", "K1_BSP"):
+    for name in ("BR2_DL_DIR", "BR2_CCACHE_DIR", "K1_FAIL", "K1_BUILDROOT", "K1_BUILDROOT_GIT", "K1_BSP"):
         monkeypatch.delenv(name, raising=False)
     return buildroot.make(tmp_path)
 
@@ -51,11 +54,9 @@ def calls(built: Image) -> list[str]:
 def test_without_vendor_trees_all_that_is_missing_is_listed() -> None:
     with pytest.raises(K1Error) as caught:
         image(None).check()
-    for part in ("buildroot: a Buildroot 2023.08 tree", "opensbi: the vendor's OpenSBI 1.2 with platform/k1/"):
-        assert part in caught.value.message
-    for part in ("uboot: the vendor's U-Boot with configs/k1_defconfig", "linux: the vendor's Linux 6.1.56"):
-        assert part in caught.value.message
-    assert "git clone --branch 2023.08" in caught.value.hint
+    assert "\n  opensbi: the vendor's OpenSBI 1.2 with platform/k1/" in caught.value.message
+    assert "\n  uboot: the vendor's U-Boot with configs/k1_defconfig" in caught.value.message
+    assert "\n  linux: the vendor's Linux 6.1.56 with arch/riscv" in caught.value.message
     assert "Prima Semiconductor" in caught.value.hint
 
 
@@ -80,6 +81,49 @@ def test_a_board_that_says_nothing_of_buildroot_is_refused(tree: Path) -> None:
     board = virt.model_copy(update={"image": virt.image.model_copy(update={"buildroot": None})})
     with pytest.raises(K1Error, match=r"board virt has no image\.buildroot"):
         Image(board, Options(2, tree)).check()
+
+
+# --- Buildroot itself
+
+
+@pytest.fixture
+def repository(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with the small tree as its tag 2023.08, which is also the pinned commit."""
+    git = ["git", "-C", str(tree), "-c", "user.name=t", "-c", "user.email=t@t.invalid"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"], ["tag", "2023.08"]):
+        subprocess.run([*git, *words], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    monkeypatch.setenv("K1_BUILDROOT_GIT", tree.as_uri())
+    monkeypatch.setitem(fetch.COMMITS, "2023.08", commit)
+    return tree
+
+
+def test_buildroot_is_fetched_once_when_no_tree_is_given(repository: Path, tmp_path: Path) -> None:
+    image(None, board="virt").check()
+    repository.rename(tmp_path / "gone")
+    image(None, board="virt").check()
+    assert (tmp_path / "cache" / "buildroot-2023.08" / "Config.in").is_file()
+
+
+def test_another_commit_under_the_tag_is_refused(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(fetch.COMMITS, "2023.08", "0" * 40)
+    with pytest.raises(CheckFailed, match=r"Buildroot 2023\.08 is commit [0-9a-f]{40}, not the pinned 0000"):
+        image(None, board="virt").check()
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_repository_out_of_reach_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("K1_BUILDROOT_GIT", "file:///nowhere")
+    with pytest.raises(K1Error, match="cannot be cloned from file:///nowhere: ") as caught:
+        image(None, board="virt").check()
+    assert "--buildroot" in caught.value.hint
+
+
+def test_a_release_that_is_not_pinned_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(K1Error, match=r"no commit of Buildroot 1999\.01 is pinned"):
+        fetch.fetch("1999.01", tmp_path, output.Task(None, "x"))
 
 
 # --- what is checked before the build

@@ -12,7 +12,7 @@ from typing import Any
 
 from k1 import files, output, paths, userland
 from k1.board import Board
-from k1.buildroot import bsp, external
+from k1.buildroot import bsp, external, fetch
 from k1.buildroot.bsp import Bsp
 from k1.buildroot.progress import Follower
 from k1.errors import CheckFailed, K1Error
@@ -65,9 +65,11 @@ class Image:
 
     @cached_property
     def buildroot(self) -> Path:
-        """The Buildroot tree, after `check_inputs`."""
-        assert self.options.buildroot, "checked before"
-        return self.options.buildroot.resolve()
+        """The Buildroot tree: the user's own, else that of the cache, fetched if need be."""
+        if self.options.buildroot:
+            return self.options.buildroot.resolve()
+        with output.task("fetch Buildroot") as task:
+            return fetch.fetch(self.board.software.buildroot.value, paths.cache_dir(), task).resolve()
 
     @property
     def bsp(self) -> Bsp | None:
@@ -82,13 +84,9 @@ class Image:
             hint = "give its board.toml that table; board/k1/board.toml has one"
             raise K1Error(f"board {self.board.name} has no image.buildroot", hint=hint)
         wanted, hints = [], []
-        if problem := self._buildroot_problem():
-            version = self.board.software.buildroot.value
+        if self.options.buildroot and (problem := self._buildroot_problem(self.options.buildroot)):
             wanted.append(f"buildroot: {problem}")
-            hints.append(
-                f"get Buildroot by: git clone --branch {version} https://gitlab.com/buildroot.org/buildroot.git, "
-                "and give its folder by --buildroot"
-            )
+            hints.append("leave --buildroot out, and k1 fetches it")
         if external.machine(self.board) == external.REAL and (lines := bsp.missing(self.board, self.options.bsp)):
             wanted += lines
             hints.append(_GET_BSP)
@@ -96,10 +94,8 @@ class Image:
             lines_ = "".join(f"\n  {line}" for line in wanted)
             raise K1Error(f"board {self.board.name} cannot be built, for want of{lines_}", hint="\n       ".join(hints))
 
-    def _buildroot_problem(self) -> str:
-        version, tree = self.board.software.buildroot.value, self.options.buildroot
-        if tree is None:
-            return f"a Buildroot {version} tree"
+    def _buildroot_problem(self, tree: Path) -> str:
+        version = self.board.software.buildroot.value
         if not (tree / "Config.in").is_file():
             return f"{tree} is no Buildroot tree; needed: a Buildroot {version} tree"
         if (found := kconfig_tree.buildroot_version(tree)) != version:
