@@ -264,6 +264,13 @@ def test_a_call_that_moved_is_found(make: Make, call: str, tmp_path: Path) -> No
     assert states("uboot", tree) == ["present"]
 
 
+def test_a_comment_before_the_call_is_not_said_twice(make: Make, tmp_path: Path) -> None:
+    tree = make("uboot")
+    vendor.change(tree, UBOOT, "\tgmac_init();", "\t/* network */ gmac_init();")
+    patch_tree("uboot", tree, K1, tmp_path / "patches")
+    assert "\tudelay(20000);\n\t/* network */ gmac_init();\n" in (tree / UBOOT).read_text()
+
+
 def test_a_file_without_a_last_newline_is_patched(make: Make, tmp_path: Path) -> None:
     tree = make("linux")
     (tree / GMAC).write_text((tree / GMAC).read_text().rstrip())

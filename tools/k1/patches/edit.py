@@ -72,7 +72,8 @@ def _insert(text: str, code: str, match: re.Match[str], edit: Edit, file: str) -
         hint = f"put it in braces first, {_LEAVE_OUT}"
         raise K1Error(f"{file}:{number}: {edit.what} is part of a statement or a branch without braces", hint=hint)
     ending = "\r\n" if text.startswith("\r\n", csource.line_span(text, start)[1]) else "\n"
-    line = text[first:start] + _new_text(text, match, edit)
+    before = text[first:start]
+    line = before[: len(before) - len(before.lstrip(" \t"))] + _new_text(text, match, edit)
     if edit.place == "before":
         return text[:first] + line + ending + text[first:]
     return text[:last] + ending + line + text[last:]
