@@ -151,7 +151,10 @@ def test_a_line_that_kconfig_will_not_follow_is_explained(linux: Path, line: str
 GOOD = ["CONFIG_NET=y", "CONFIG_SOC=y", "CONFIG_GMAC=y", "CONFIG_CPUS=8", 'CONFIG_NAME="k1"', "CONFIG_BASE=0X20"]
 
 
-@pytest.mark.parametrize("line", ["CONFIG_NET=n", "# CONFIG_NET is not set", "CONFIG_GLIBC=y", "CONFIG_BASE=0x1000"])
+@pytest.mark.parametrize(
+    "line",
+    ["CONFIG_NET=n", "# CONFIG_NET is not set", "CONFIG_GLIBC=y", "CONFIG_BASE=0x1000", r'CONFIG_NAME="a\"b\\c"'],
+)
 def test_a_line_that_stays_is_no_finding(linux: Path, line: str) -> None:
     assert findings(file(linux, line), linux) == []
 
@@ -193,6 +196,13 @@ def test_a_fragment_is_judged_on_top_of_its_base(linux: Path) -> None:
 def test_a_later_file_overrules_without_a_finding(linux: Path) -> None:
     first, second = file(linux, "CONFIG_NET=y", name="a"), file(linux, "CONFIG_NET=n", name="b")
     assert check.check([first, second], linux) == []
+
+
+def test_a_file_that_is_no_text_is_named(linux: Path) -> None:
+    path = linux / "defconfig"
+    path.write_bytes(b"CONFIG_NET=\xff\n")
+    with pytest.raises(K1Error, match="defconfig: not UTF-8 text"):
+        check.check([path], linux)
 
 
 def test_allnoconfig_starts_from_nothing(linux: Path) -> None:

@@ -57,13 +57,21 @@ def check(
     base: a defconfig under them that is not checked itself.
     allnoconfig: what no file names is off, instead of at its default.
     """
+    parsed = {path: parse(read_text(path)) for path in files}
     kconfig = tree.read(source, externals=externals, arch=arch)
     with tree.deep():
         if allnoconfig:
             _turn_off(kconfig)
         for path in [*([base] if base else []), *files]:
             _load(kconfig, path)
-        found = [finding for path in files for finding in _judge_file(path, kconfig, _overruled(path, files))]
+        found = []
+        overruled: set[str] = set()
+        for path in reversed(files):  # what a later file sets again is judged there
+            settings, odd = parsed[path]
+            found += [*strange(odd, shown(path)), *repeated(settings, shown(path))]
+            last = {setting.symbol: setting for setting in settings if setting.symbol not in overruled}
+            found += [finding for setting in last.values() for finding in _judge(setting, kconfig, shown(path))]
+            overruled.update(last)
     order = [shown(path) for path in files]
     return sorted(found, key=lambda finding: (order.index(finding.file), finding.line))
 
@@ -119,23 +127,13 @@ def _load(kconfig: Kconfig, path: Path) -> None:
         raise K1Error(f"{shown(path)}: {error.strerror}", hint="give a defconfig or fragment") from error
 
 
-def _overruled(path: Path, files: Sequence[Path]) -> set[str]:
-    """Symbols that a later file sets again: that one is judged."""
-    later = files[list(files).index(path) + 1 :]
-    return {setting.symbol for other in later for setting in parse(read_text(other))[0]}
+def _judge(setting: Setting, kconfig: Kconfig, file: str) -> Iterator[Finding]:
+    """The finding about a line, if there is one."""
+    if found := _fault(setting, kconfig):
+        yield Finding(file, setting.line, setting.symbol, *found)
 
 
-def _judge_file(path: Path, kconfig: Kconfig, overruled: set[str]) -> Iterator[Finding]:
-    settings, odd = parse(read_text(path))
-    yield from strange(odd, shown(path))
-    yield from repeated(settings, shown(path))
-    last = {setting.symbol: setting for setting in settings}
-    for setting in last.values():
-        if setting.symbol not in overruled and (found := _judge(setting, kconfig)):
-            yield Finding(shown(path), setting.line, setting.symbol, *found)
-
-
-def _judge(setting: Setting, kconfig: Kconfig) -> tuple[Fault, str] | None:
+def _fault(setting: Setting, kconfig: Kconfig) -> tuple[Fault, str] | None:
     name = setting.symbol.removeprefix(kconfig.config_prefix)
     symbol = kconfig.syms.get(name)
     if not setting.symbol.startswith(kconfig.config_prefix) or symbol is None or not symbol.nodes:
@@ -147,7 +145,8 @@ def _judge(setting: Setting, kconfig: Kconfig) -> tuple[Fault, str] | None:
     if is_legacy(symbol) and setting.value not in ("n", '""'):
         return "legacy", f"was removed: {_prompt(symbol)}"
     got = symbol.str_value
-    if _plain(type_, setting.value) != _plain(type_, f'"{got}"' if type_ == "string" else got):
+    written = f'"{kconfiglib.escape(got)}"' if type_ == "string" else got
+    if _plain(type_, setting.value) != _plain(type_, written):
         return "dropped", f"asked {setting.value}, got {got or 'nothing'}: {_reason(symbol, setting.value)}"
     return None
 
