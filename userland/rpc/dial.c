@@ -167,7 +167,7 @@ void k1_dial_on_timer(k1_conn *conn) {
         return;
     }
     k1_err why;
-    k1_fail(&why, "no answer within %.0f ms", K1_STEP_MS * conn->rpc->config.timeout_scale);
+    k1_fail(&why, "no answer within %.0f ms", k1_scaled(conn->rpc, K1_STEP_MS));
     k1_dial_lost(conn, &why);
 }
 
