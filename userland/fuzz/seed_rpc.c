@@ -19,7 +19,7 @@ static void add_record(seed *s, uint8_t bad, k1_msg type, uint16_t size, uint8_t
     record[1] = (uint8_t)type;
     k1_put_u16(record + 2, size);
     record[4] = flags;
-    memset(record + FUZZ_RECORD, type, size);
+    memset(record + FUZZ_RECORD, (int)type, size);
     s->n += FUZZ_RECORD + (size_t)size;
 }
 
