@@ -20,6 +20,7 @@ from support.inferd import Daemon
 
 NAME = f"demo-{os.getpid()}"
 PROMPT, N_PREDICT = "The capital of France is", 4
+LONG = "Once upon a time"
 
 pytestmark = pytest.mark.timeout(scaled(900))
 
@@ -50,7 +51,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     argv = [programs / "k1-inferd", "--model", file, "--port", "0"]
     with log.open("w") as stderr, subprocess.Popen(argv, stderr=stderr, text=True) as process:
         try:
-            return Daemon(process, log).complete(prompt=PROMPT, max_tokens=N_PREDICT, temperature=0).text
+            return Daemon(process, log).complete(prompt=PROMPT, max_tokens=N_PREDICT, temperature=0, stop="\n").text
         finally:
             process.terminate()
 
@@ -72,10 +73,10 @@ def test_the_second_call_uses_what_runs_and_tells_a_person(first: Any, expected:
 
 
 def test_a_board_without_power_ends_the_request_by_name(first: Any) -> None:
-    argv = [sys.executable, "-m", "k1", "demo", PROMPT, "--n-predict", "200", "--name", NAME]
+    argv = [sys.executable, "-m", "k1", "demo", LONG, "--n-predict", "200", "--name", NAME]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout
-        running.stdout.read(len(PROMPT) + 3)  # it answers
+        running.stdout.read(len(LONG) + 3)  # it answers
         Lab(NAME).kill(2)
         begun = time.monotonic()
         _, stderr = running.communicate(timeout=scaled(120))
