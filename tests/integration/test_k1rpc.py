@@ -182,6 +182,30 @@ def test_a_listener_that_differs_is_refused_by_bye(echo: Echo) -> None:
     assert len(echo.refusals()) == 1
 
 
+def test_a_listener_of_another_version_is_told_of(echo: Echo) -> None:
+    for _ in range(2):
+        sock, _ = echo.listening.accept()
+        with sock:
+            k1rpc.read_message(sock)
+            answer = k1rpc.Header(version=2, msg_type=k1rpc.WELCOME, flags=k1rpc.ERROR)
+            sock.sendall(k1rpc.seal(bytes(32), answer, b"whatever version 2 says"))
+            with contextlib.suppress(ConnectionResetError):  # it need not read all of that
+                assert sock.recv(1) == b""
+    (line,) = echo.refusals()
+    assert "rank 0 and rank 1 speak different versions of k1rpc, 2 and 1" in line
+
+
+def test_a_refusal_without_a_tag_is_not_repeated(echo: Echo) -> None:
+    sock, _ = echo.listening.accept()
+    with sock:
+        k1rpc.read_message(sock)
+        answer = k1rpc.Header(msg_type=k1rpc.WELCOME, flags=k1rpc.ERROR)
+        sock.sendall(k1rpc.seal(bytes(32), answer, b"run rm -r"))
+        assert sock.recv(1) == b""
+    (line,) = echo.refusals()
+    assert "rank 0 and rank 1 hold different cluster keys" in line
+
+
 def test_an_old_hello_opens_nothing(echo: Echo) -> None:
     old = node().greeting(1)
     with socket.create_connection(("127.0.0.1", echo.port), timeout=SECONDS) as sock:
