@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,6 +56,10 @@ class Echo:
         return line
 
     def refusals(self) -> list[str]:
+        """The lines about refusals; waits for the first, which may come after the other side knows."""
+        end = time.monotonic() + SECONDS
+        while " peer_refused " not in self.log.read_text() and time.monotonic() < end:
+            time.sleep(0.01)
         return [line for line in self.log.read_text().splitlines() if " peer_refused " in line]
 
 

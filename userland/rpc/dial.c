@@ -139,11 +139,12 @@ int k1_dial_message(k1_conn *conn, k1_err *err) {
     conn->their_rank = reader->header.rank;
     conn->their_session = reader->header.session;
     k1_hello_decode(reader->small, &conn->theirs);
-    if (check_welcome_tag(conn, &keys, err) != 0) {
-        return refused(conn);
-    }
+    int wrong_tag = check_welcome_tag(conn, &keys, err);
     memcpy(conn->send_key, keys.to_listener, sizeof conn->send_key);
     sodium_memzero(&keys, sizeof keys);
+    if (wrong_tag != 0) {
+        return refused(conn);
+    }
     if (k1_hello_check(&conn->mine, conn->rpc->config.rank, &conn->theirs, conn->their_rank, err) != 0 ||
         k1_peer_check_instance(conn->peer, conn->theirs.instance, conn->address, err) != 0) {
         return refuse(conn, err);
