@@ -181,6 +181,20 @@ def test_a_second_process_of_one_rank_is_refused(echo: Echo) -> None:
     assert len(echo.refusals()) == 1
 
 
+def test_a_process_that_connects_anew_replaces_itself(echo: Echo) -> None:
+    here = node()
+    old = here.dial(("127.0.0.1", echo.port), 1)
+    here.accept(echo.listening)
+    echo.expect("up 0")
+    sender = here.dial(("127.0.0.1", echo.port), 1)
+    assert echo.expect("down 0 ").endswith(" is lost: it connected anew")
+    receiver = here.accept(echo.listening)
+    echo.expect("up 0")
+    sender.send(k1rpc.FORWARD, b"new")
+    assert receiver.receive()[1] == b"new"
+    assert old.sock.recv(1) == b""
+
+
 def test_a_listener_that_differs_is_refused_by_bye(echo: Echo) -> None:
     with pytest.raises(k1rpc.Refused, match="rank 0 and rank 1 have different models"):
         node(model_sha256=bytes(32)).accept(echo.listening)

@@ -1,4 +1,5 @@
-/* Any bytes on a connection to a node: before the handshake, and as messages of a peer that holds the key. What
+/* Any bytes on a connection of a node: before the handshake, as the answer to its own hello, and as messages of a peer
+ * that holds the key. What
  * on_frame gets is whole and within its limits, no frame is lost, and the node goes on. */
 #include <fcntl.h>
 #include <sodium.h>
@@ -91,16 +92,17 @@ static void no_dials(node *n) {
 
 static void turn(node *n) { must(event_base_loop(n->base, EVLOOP_NONBLOCK | EVLOOP_ONCE) >= 0); }
 
-/* The node's own connection to rank 0 stands already. Returns its other end. */
-static int give_out(node *n) {
+/* The node's own connection to rank 0 stands already, or waits for welcome. Returns its other end. */
+static int give_out(node *n, bool stands) {
     int ends[2];
     k1_peer *peer = &n->rpc->peers[0];
     must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
     peer->out = k1_conn_new(n->rpc, ends[0], true, NULL);
     must(peer->out != NULL);
     peer->out->peer = peer;
-    peer->out->stands = true;
+    peer->out->stands = stands;
     peer->out->theirs.instance = 1;
+    k1_own_hello(n->rpc, 0, &peer->out->mine);
     event_add(peer->out->read, NULL);
     return ends[1];
 }
@@ -132,7 +134,10 @@ static uint8_t *make_stream(const uint8_t *data, size_t size, size_t *n) {
     must(out != NULL);
     if (size == 0 || data[0] != FUZZ_FRAMES) {
         *n = size > 0 ? size - 1 : 0;
-        memcpy(out, size > 0 ? data + 1 : data, *n);
+        memcpy(out, data + (size > 0), *n);
+        if (size > 0 && data[0] == FUZZ_SIGNED && *n >= FUZZ_HELLO) {
+            fuzz_sign_hello(out);
+        }
         return out;
     }
     fuzz_key(key);
@@ -168,12 +173,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     n = n == NULL ? make_node() : n;
     no_dials(n);
-    int out = give_out(n);
+    bool dialled = size > 0 && data[0] == FUZZ_DIALLED;
+    int out = give_out(n, !dialled);
     must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
     k1_listen_take(n->rpc, ends[0], "192.0.2.1");
     size_t stream_size;
     uint8_t *stream = make_stream(data, size, &stream_size);
-    talk(n, ends[1], stream, stream_size);
+    talk(n, dialled ? out : ends[1], stream, stream_size);
     free(stream);
     close(ends[1]);
     close(out);

@@ -18,6 +18,8 @@ enum {
     FUZZ_HANDSHAKE = FUZZ_HELLO + K1_RPC_HEADER,
     FUZZ_RAW = 0, /* the first byte of an input: bytes of a new connection follow */
     FUZZ_FRAMES,  /* records follow, each a message that is signed as it should be */
+    FUZZ_SIGNED,  /* a hello with any fields follows, which is then signed */
+    FUZZ_DIALLED, /* bytes of a listener follow, which the node has dialled */
     FUZZ_RECORD = 8,
     FUZZ_BAD_SEQ = 1, /* in a record's first byte */
     FUZZ_BAD_CRC = 2,
@@ -49,18 +51,28 @@ static inline void fuzz_key(uint8_t to_listener[32]) {
     memcpy(to_listener, keys.to_listener, 32);
 }
 
-/* Hello and confirm. */
-static inline void fuzz_handshake(uint8_t out[FUZZ_HANDSHAKE]) {
-    uint8_t cluster[K1_RPC_KEY], hello_key[32], key[32];
-    k1_hello hello = fuzz_hello();
-    k1_header header = {.version = 1, .msg_type = K1_MSG_HELLO, .payload_size = K1_HELLO_BYTES};
-    k1_hello_encode(&hello, out + K1_RPC_HEADER);
-    header.crc32 = k1_crc32(out + K1_RPC_HEADER, K1_HELLO_BYTES);
-    k1_header_encode(&header, out);
+/* Give a hello, wherever it comes from, the right size, crc32 and tag. */
+static inline void fuzz_sign_hello(uint8_t wire[FUZZ_HELLO]) {
+    uint8_t cluster[K1_RPC_KEY], hello_key[32];
+    memcpy(wire, "K1RP", 4);
+    k1_put_u16(wire + 4, 1);
+    k1_put_u16(wire + 6, K1_MSG_HELLO);
+    k1_put_u64(wire + 16, 0);
+    k1_put_u32(wire + 24, K1_HELLO_BYTES);
+    k1_put_u32(wire + 28, k1_crc32(wire + K1_RPC_HEADER, K1_HELLO_BYTES));
     memset(cluster, FUZZ_KEY, sizeof cluster);
     k1_make_hello_key(cluster, hello_key);
-    k1_hello_tag(hello_key, NULL, out, K1_HELLO_BYTES, out + K1_SIGNED);
-    uint8_t *confirm = out + FUZZ_HELLO;
+    k1_hello_tag(hello_key, NULL, wire, K1_HELLO_BYTES, wire + K1_SIGNED);
+}
+
+/* Hello and confirm. */
+static inline void fuzz_handshake(uint8_t out[FUZZ_HANDSHAKE]) {
+    uint8_t key[32], *confirm = out + FUZZ_HELLO;
+    k1_hello hello = fuzz_hello();
+    uint8_t first[FUZZ_HELLO] = {0};
+    k1_hello_encode(&hello, first + K1_RPC_HEADER);
+    fuzz_sign_hello(first);
+    memcpy(out, first, sizeof first);
     k1_header_encode(&(k1_header){.version = 1, .msg_type = K1_MSG_CONFIRM, .seq_num = 1}, confirm);
     fuzz_key(key);
     k1_frame_tag(key, 1, confirm, confirm + K1_RPC_HEADER, 0, confirm + K1_SIGNED);

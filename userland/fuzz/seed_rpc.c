@@ -39,12 +39,36 @@ static int save_handshakes(const char *prefix, seed *s) {
     fuzz_handshake(s->data + 1);
     s->n += FUZZ_HANDSHAKE;
     int failed = save(prefix, s);
+    s->name = "signed";
+    s->data[0] = FUZZ_SIGNED;
+    failed |= save(prefix, s);
+    s->data[0] = FUZZ_RAW;
     s->name = "version";
     s->data[1 + 4] = 2;
     failed |= save(prefix, s);
     s->name = "key";
     s->data[1 + 4] = 1;
     s->data[1 + K1_SIGNED] ^= 1;
+    return failed | save(prefix, s);
+}
+
+/* The answer to a hello: a refusal, and one that is not. */
+static int save_answers(const char *prefix, seed *s) {
+    uint8_t *wire = s->data + 1;
+    k1_hello hello = fuzz_hello();
+    k1_header header = {.version = 1, .msg_type = K1_MSG_WELCOME, .payload_size = K1_HELLO_BYTES};
+    begin(s, "welcome", FUZZ_DIALLED);
+    k1_hello_encode(&hello, wire + K1_RPC_HEADER);
+    header.crc32 = k1_crc32(wire + K1_RPC_HEADER, K1_HELLO_BYTES);
+    k1_header_encode(&header, wire);
+    s->n += FUZZ_HELLO;
+    int failed = save(prefix, s);
+    begin(s, "refusal", FUZZ_DIALLED);
+    header = (k1_header){.version = 1, .msg_type = K1_MSG_WELCOME, .flags = K1_FLAG_ERROR, .payload_size = 4};
+    memcpy(wire + K1_RPC_HEADER, "no\"\n", 4);
+    header.crc32 = k1_crc32(wire + K1_RPC_HEADER, 4);
+    k1_header_encode(&header, wire);
+    s->n += K1_RPC_HEADER + 4;
     return failed | save(prefix, s);
 }
 
@@ -68,5 +92,5 @@ int main(int argc, char **argv) {
         (void)fprintf(stderr, "usage: %s PREFIX\n", argv[0]);
         return 2;
     }
-    return save_handshakes(argv[1], &s) | save_frames(argv[1], &s);
+    return save_handshakes(argv[1], &s) | save_answers(argv[1], &s) | save_frames(argv[1], &s);
 }

@@ -30,6 +30,7 @@ static void all_ranks_find_each_other(void **state) {
     (void)state;
     k1t_cluster c;
     k1t_cluster_init(&c, 3);
+    c.node[2].config.bind_host = NULL; /* all addresses */
     start_all(&c);
     assert_true(k1t_until(&c, k1t_all_up));
     for (uint32_t r = 0; r < c.n; r++) {
