@@ -184,7 +184,7 @@ def test_a_second_process_of_one_rank_is_refused(echo: Echo) -> None:
 def test_a_process_that_connects_anew_replaces_itself(echo: Echo) -> None:
     here = node()
     old = here.dial(("127.0.0.1", echo.port), 1)
-    here.accept(echo.listening)
+    _old_receiver = here.accept(echo.listening)
     echo.expect("up 0")
     sender = here.dial(("127.0.0.1", echo.port), 1)
     assert echo.expect("down 0 ").endswith(" is lost: it connected anew")
