@@ -189,7 +189,8 @@ static void tell(k1_conn *conn, const k1_err *why) {
 void k1_dial_lost(k1_conn *conn, const k1_err *why) {
     k1_peer *peer = conn->peer;
     if (peer->up) {
-        k1_peer_down(peer, why->text);
+        k1_err last_words; /* may have come on the other connection */
+        k1_peer_down(peer, k1_conn_read(peer->in, &last_words) != 0 ? last_words.text : why->text);
         return;
     }
     peer->out = NULL;
