@@ -1,0 +1,115 @@
+"""`k1 doctor`: find the cause, show the fix."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+from rich.text import Text
+
+from k1 import board as boards
+from k1 import output
+from k1.doctor import catalogue, check, fixing
+from k1.doctor.check import Case, Finding, Verdict
+from k1.doctor.system import Captured, Live, System
+from k1.errors import Exit, K1Error
+
+app = typer.Typer(
+    help="Find the cause of a fault, and show the fix.", invoke_without_command=True, rich_markup_mode=None
+)
+
+JSON = typer.Option(False, "--json", help="As JSON.")
+MIN_CMA = typer.Option(None, "--min-cma", min=1, help="Contiguous memory that an NPU needs, in MB (256).")
+MAX_VRAM = typer.Option(None, "--max-vram", min=1, help="VRAM that must be free on a card, in MB (22500).")
+THRESHOLDS = typer.Option(None, "--thresholds", exists=True, dir_okay=False, help="TOML file with other limits.")
+BOARD = typer.Option("k1", "--board", "-b", help="Board whose facts the nodes of a cluster must meet.")
+_STYLE = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", Verdict.SKIP: "dim"}
+_EXIT = {Verdict.OK: Exit.OK, Verdict.WARN: Exit.WARNINGS, Verdict.FAIL: Exit.FAILURES}
+
+
+@app.callback()
+def examine(
+    context: typer.Context,
+    root: list[Path] | None = typer.Option(
+        None, "--root", help="Examine a captured machine instead; several are compared with each other too."
+    ),
+    show_all: bool = typer.Option(False, "--all", "-a", help="Show skipped checks too, each with its reason."),
+    fix: bool = typer.Option(False, "--fix", help="Offer to apply the safe fixes, and note how to undo them."),
+    yes: bool = typer.Option(False, "--yes", "-y", help="With --fix: apply them without asking."),
+    min_cma: int | None = MIN_CMA,
+    max_vram: int | None = MAX_VRAM,
+    thresholds: Path | None = THRESHOLDS,
+    board: str = BOARD,
+    as_json: bool = JSON,
+) -> None:
+    """Examine this machine (or captured ones). Exit code 3: warnings found, 4: failures found."""
+    if context.invoked_subcommand:
+        return
+    if fix and (root or as_json):
+        raise K1Error("--fix works on this machine only, and asks", hint="drop --root and --json")
+    systems: dict[str, System] = {str(folder): Captured(folder) for folder in root or []} or {"here": Live()}
+    limits = check.load_limits(thresholds, min_cma_mb=min_cma, max_vram_mb=max_vram)
+    facts = boards.load(board)
+    findings = catalogue.examine({name: Case(system, limits, facts) for name, system in systems.items()})
+    if as_json:
+        output.print_json([asdict(finding) for finding in findings])
+    else:
+        _show(findings, show_all=show_all, several=len(systems) > 1)
+    if fix:
+        _fix(systems["here"], findings, yes=yes)
+    leave(check.worst(findings))
+
+
+def leave(verdict: Verdict) -> None:
+    """End the command with the exit code of its worst verdict."""
+    raise typer.Exit(_EXIT[verdict])
+
+
+def _show(findings: list[Finding], *, show_all: bool, several: bool) -> None:
+    table = output.table(*(["machine"] if several else []), "", "check", "found")
+    shown = [finding for finding in findings if show_all or finding.verdict is not Verdict.SKIP]
+    for found in shown:
+        cells = [found.where] if several else []
+        table.add_row(*cells, Text(found.verdict, _STYLE[found.verdict]), found.id, Text(found.evidence))
+    output.out.print(table)
+    for found in findings:
+        if found.verdict in (Verdict.WARN, Verdict.FAIL):
+            _explain(found, several=several)
+    if not shown:
+        output.note("no check applies to this machine")
+    if skipped := sum(finding.verdict is Verdict.SKIP for finding in findings):
+        output.note(f"{skipped} checks skipped" + ("" if show_all else "; --all shows why"))
+
+
+def _explain(found: Finding, *, several: bool) -> None:
+    where = f"{found.where}: " if several else ""
+    output.out.print()
+    output.out.print(Text(f"{where}{found.title} ({found.id})", _STYLE[found.verdict]), soft_wrap=True)
+    print_remedy(found.cause, [fix.commands for fix in found.fixes], found.reference)
+
+
+def print_remedy(cause: str, fixes: list[tuple[str, ...]], reference: str = "") -> None:
+    """The cause, the ways to mend it as commands, and where that is from."""
+    output.out.print(f"  cause: {cause}", markup=False, soft_wrap=True)
+    for number, commands in enumerate(fixes):
+        for line, command in enumerate(commands):
+            lead = ("  fix:   " if number == 0 else "  or:    ") if line == 0 else "         "
+            output.out.print(lead + command, markup=False, soft_wrap=True)
+    if reference:
+        output.out.print(f"  from:  {reference}", markup=False, soft_wrap=True)
+
+
+def _fix(system: System, findings: list[Finding], *, yes: bool) -> None:
+    fixes = fixing.safe(findings)
+    if not fixes:
+        output.note("there is no fix that can be applied safely")
+    for fix in fixes:
+        output.out.print()
+        for command in fix.commands:
+            output.out.print(f"apply: {command}", markup=False, soft_wrap=True)
+        for command in fixing.undo_commands(system, fix):
+            output.out.print(f"undo:  {command}", markup=False, soft_wrap=True)
+        if yes or typer.confirm("apply?", err=True):
+            fixing.apply(system, fix)
+            output.note(f"done; {fixing.UNDO} undoes it")
