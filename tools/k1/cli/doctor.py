@@ -10,7 +10,7 @@ from rich.text import Text
 
 from k1 import board as boards
 from k1 import output
-from k1.doctor import catalogue, check, fixing
+from k1.doctor import catalogue, check, fixing, signatures
 from k1.doctor.check import Case, Finding, Verdict
 from k1.doctor.system import Captured, Live, System
 from k1.errors import Exit, K1Error
@@ -113,3 +113,29 @@ def _fix(system: System, findings: list[Finding], *, yes: bool) -> None:
         if yes or typer.confirm("apply?", err=True):
             fixing.apply(system, fix)
             output.note(f"done; {fixing.UNDO} undoes it")
+
+
+@app.command()
+def log(
+    file: typer.FileText = typer.Argument(..., errors="replace", help="A log, or - for standard input."),
+    as_json: bool = JSON,
+) -> None:
+    """Say what the lines of a log mean. Exit code 3: warnings found, 4: failures found."""
+    known = signatures.load()
+    hits = signatures.scan(file, known)
+    if as_json:
+        rows = [
+            {"count": hit.count, "line_number": hit.number, "line": hit.line} | hit.signature.model_dump(mode="json")
+            for hit in hits
+        ]
+        output.print_json(rows)
+    for hit in hits if not as_json else []:
+        times = f", {hit.count} times" if hit.count > 1 else ""
+        title = f"line {hit.number}{times}: {hit.signature.id} ({hit.signature.area})"
+        output.out.print(Text(title, _STYLE[Verdict(hit.signature.found)]), soft_wrap=True)
+        output.out.print(f"  | {hit.line}", markup=False, soft_wrap=True)
+        print_remedy(hit.signature.cause, [(fix,) for fix in hit.signature.fix], hit.signature.reference)
+        output.out.print()
+    if not hits:
+        output.note(f"none of the {len(known)} known faults is in this log")
+    leave(signatures.worst(hits))
