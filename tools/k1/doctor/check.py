@@ -61,7 +61,6 @@ class Limits(Model):
 
     min_cma_mb: Count
     max_vram_mb: Count
-    gpu_reserve_mb: Count
     max_load: Annotated[float, Field(gt=0)]
     large_block_order: Annotated[int, Field(ge=1, le=10)]
     tested: Tested
