@@ -12,7 +12,7 @@ from rich.text import Text
 
 from k1 import board as boards
 from k1 import output
-from k1.doctor import catalogue, check, fixing, llama_command, model_table, signatures, tensor_report
+from k1.doctor import catalogue, check, fixing, llama_command, model_table, signatures, tensor_report, trees
 from k1.doctor.check import Case, Finding, Verdict
 from k1.doctor.system import Captured, Live, System
 from k1.doctor.tensor_report import Report
@@ -114,9 +114,18 @@ def _fix(system: System, findings: list[Finding], *, yes: bool) -> None:
             output.out.print(f"apply: {command}", markup=False, soft_wrap=True)
         for command in fixing.undo_commands(system, fix):
             output.out.print(f"undo:  {command}", markup=False, soft_wrap=True)
-        if yes or typer.confirm("apply?", err=True):
+        if yes or read_line("apply? [y/N] ").lower() in ("y", "yes"):
             fixing.apply(system, fix)
             output.note(f"done; {fixing.UNDO} undoes it")
+
+
+def read_line(prompt: str) -> str:
+    """A line from the user; the end of the input is a user error."""
+    output.err.print(prompt, end="", markup=False)
+    try:
+        return input().strip()
+    except EOFError as error:
+        raise K1Error("there is nobody to answer", hint="give the answers as options") from error
 
 
 @app.command()
@@ -222,3 +231,37 @@ def _show_faults(faults: tuple[Fault, ...]) -> None:
 def mib(count: int) -> str:
     """Bytes as nvidia-smi shows them, rounded up."""
     return f"{-(-count // (1 << 20))} MiB"
+
+
+@app.command()
+def ask(
+    tree: str | None = typer.Argument(None, help="A decision tree; none: list them."),
+    answers: str = typer.Option("", "--answers", help="Keys of the answers, joined by commas, instead of asking."),
+    as_json: bool = JSON,
+) -> None:
+    """Ask questions that lead to the cause and its fix."""
+    if tree is None:
+        titles = {name: trees.load(name).title for name in trees.names()}
+        if as_json:
+            output.print_json(titles)
+            return
+        rows = output.table("tree", "for")
+        for name, title in titles.items():
+            rows.add_row(name, title)
+        output.out.print(rows)
+        return
+    loaded = trees.load(tree)
+    way = trees.replay(loaded, answers.split(",")) if answers else trees.walk(loaded, _put)
+    if as_json:
+        steps = [{"question": question.text, "answer": answer.key} for question, answer in way.steps]
+        output.print_json({"steps": steps} | way.leaf.model_dump(mode="json"))
+        return
+    output.note(f"{tree}: {' > '.join(answer.key for _, answer in way.steps)}")
+    print_remedy(way.leaf.cause, [(fix,) for fix in way.leaf.fix], way.leaf.reference)
+
+
+def _put(question: trees.Question) -> str:
+    output.note(f"\n{question.text}")
+    for number, answer in enumerate(question.answers, 1):
+        output.note(f"  {number}  {answer.key}: {answer.text}")
+    return read_line("> ")

@@ -141,20 +141,20 @@ def _judge(override: Override, model: Model) -> tuple[set[str], list[Fault]]:
 
 def _form(override: Override) -> Iterator[Fault]:
     """Faults of quoting, of the form pattern=buffer, and of the buffer's name."""
-    text, buffer = override.text, override.buffer
-    if found := [sign for sign in text if sign in _QUOTES]:
+    whole, buffer = override.text, override.buffer
+    if found := [sign for sign in whole if sign in _QUOTES]:
         problem = f"the quotation mark {found[0]} is part of the argument, so nothing can match"
         remedy = f"quote once for the shell, and not at all in an element of a JSON or YAML list: {EXPERTS}=CPU"
         yield Fault(Verdict.FAIL, problem, remedy)
-    elif "=" not in text:
-        comma = text[:1].isdecimal() or text.endswith("}") or text.count("{") != text.count("}")
+    elif "=" not in whole:
+        comma = whole[:1].isdecimal() or whole.count("{") != whole.count("}")
         cause = "llama.cpp cuts at commas, also inside {1,2}" if comma else "the form is pattern=buffer"
         yield Fault(
             Verdict.FAIL, f"no = in it: {cause}", f"write '{EXPERTS}=CPU', and (a|b) or [0-9][0-9]? for {{1,2}}"
         )
     elif not override.pattern:
         yield Fault(Verdict.FAIL, "an empty pattern matches every tensor", f"write '{EXPERTS}=CPU'")
-    elif text.count("{") != text.count("}"):
+    elif whole.count("{") != whole.count("}"):
         yield Fault(Verdict.FAIL, "llama.cpp cuts at commas, also inside {1,2}", "write [0-9][0-9]? for [0-9]{1,2}")
     elif re.search(r"\(\?<?$", override.pattern):
         look = override.pattern[override.pattern.rindex("(") :]
