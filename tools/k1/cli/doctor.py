@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import typer
 from rich.text import Text
 
 from k1 import board as boards
-from k1 import output
-from k1.doctor import catalogue, check, fixing, llama_command, model_table, signatures, tensor_report, trees
+from k1 import files, output
+from k1.doctor import catalogue, check, fixing, llama_command, model_table, script, signatures, tensor_report, trees
 from k1.doctor.check import Case, Finding, Verdict
 from k1.doctor.system import Captured, Live, System
 from k1.doctor.tensor_report import Report
@@ -265,3 +266,20 @@ def _put(question: trees.Question) -> str:
     for number, answer in enumerate(question.answers, 1):
         output.note(f"  {number}  {answer.key}: {answer.text}")
     return read_line("> ")
+
+
+@app.command(name="script")
+def script_(
+    out: Path | None = typer.Option(None, "--output", "-o", help="File to write instead of standard output."),
+    min_cma: int | None = MIN_CMA,
+    max_vram: int | None = MAX_VRAM,
+    thresholds: Path | None = THRESHOLDS,
+    board: str = BOARD,
+) -> None:
+    """Write the checks of one machine as a bash script that needs no Python."""
+    limits = check.load_limits(thresholds, min_cma_mb=min_cma, max_vram_mb=max_vram)
+    text = script.render(limits, boards.load(board))
+    if out:
+        files.write(out, text, mode=0o755)
+    else:
+        sys.stdout.write(text)

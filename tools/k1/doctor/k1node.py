@@ -9,7 +9,7 @@ from k1.doctor.check import Case, Check, Fix, Outcome, fail, ok, warn
 from k1.doctor.system import Skip, System
 
 _CONF = "/etc/k1/board.conf"
-_OLDEST_CLOCK = 1735689600  # 2025-01-01: before any K1 image was made
+OLDEST_CLOCK = 1735689600  # 2025-01-01: before any K1 image was made
 
 
 class _K1(Check):
@@ -200,7 +200,7 @@ class Clock(_K1):
         if not text.isdecimal():
             raise Skip("date does not tell seconds")
         shown = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(min(int(text), 1 << 36)))
-        return warn(shown) if int(text) < _OLDEST_CLOCK else ok(shown)
+        return warn(shown) if int(text) < OLDEST_CLOCK else ok(shown)
 
 
 class Throttling(_K1):
