@@ -13,7 +13,20 @@ from rich.text import Text
 
 from k1 import board as boards
 from k1 import files, output
-from k1.doctor import catalogue, check, fixing, llama_command, model_table, script, signatures, tensor_report, trees
+from k1.doctor import (
+    capture,
+    catalogue,
+    check,
+    crash,
+    fixing,
+    hailo_ollama,
+    llama_command,
+    model_table,
+    script,
+    signatures,
+    tensor_report,
+    trees,
+)
 from k1.doctor.check import Case, Finding, Verdict
 from k1.doctor.system import Captured, Live, System
 from k1.doctor.tensor_report import Report
@@ -283,3 +296,57 @@ def script_(
         files.write(out, text, mode=0o755)
     else:
         sys.stdout.write(text)
+
+
+@app.command(name="capture")
+def capture_(target: Path = typer.Argument(..., help="A new folder."), board: str = BOARD) -> None:
+    """Put what the checks see of this machine into a folder, without personal data, for `--root`."""
+    recorder = capture.Recorder()
+    count = capture.capture(recorder, boards.load(board), target)
+    output.note(f"{count} files in {target}; look through them before you give them away")
+
+
+@app.command(name="crash")
+def crash_(
+    program: Path | None = typer.Option(None, help="The program that crashed, with symbols."),
+    core: Path | None = typer.Option(None, help="Its core file, of any architecture."),
+    maps: Path | None = typer.Option(None, exists=True, dir_okay=False, help="A copy of its /proc/PID/maps."),
+    model: Path | None = typer.Option(None, exists=True, dir_okay=False, help="The model it ran."),
+    sha256: str = typer.Option("", help="The model's hash at its source."),
+    n_ctx: int = typer.Option(2048, "--n_ctx", min=1, help="The context length it ran with."),
+    cli: str = typer.Option("k1-cli", help="The k1-cli that tries one node alone."),
+    board: str = BOARD,
+    as_json: bool = JSON,
+) -> None:
+    """Go through the five steps after a segmentation fault. Exit code 3: warnings found, 4: failures found."""
+    if core and not program:
+        raise K1Error("--core needs --program", hint="name the program with its symbols")
+    asked = crash.Crash(Live(), boards.load(board), program, core, maps, model, sha256, n_ctx, cli)
+    findings = crash.examine(asked)
+    if as_json:
+        output.print_json([asdict(finding) for finding in findings])
+    else:
+        _show(findings, show_all=True, several=False)
+    leave(check.worst(findings))
+
+
+hailo = typer.Typer(help="A Hailo accelerator's own memory.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(hailo, name="hailo")
+
+
+@hailo.command()
+def unload(
+    model: list[str] | None = typer.Argument(None, help="Models to unload; none: all that are loaded."),
+    host: str = typer.Option("127.0.0.1", help="Where hailo-ollama runs."),
+    port: int = typer.Option(11434, min=1, max=65535),
+    dry_run: bool = typer.Option(False, "--dry-run", "-n", help="Only say what would be unloaded."),
+) -> None:
+    """Free the memory on the module: send models keep_alive 0."""
+    server = f"http://{host}:{port}"
+    models = model or hailo_ollama.loaded(server)
+    if not dry_run:
+        hailo_ollama.unload(server, models)
+    for name in models:
+        output.note(f"{'would unload' if dry_run else 'unloaded'} {name}")
+    if not models:
+        output.note("no model is loaded")
