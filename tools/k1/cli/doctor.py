@@ -13,6 +13,8 @@ from rich.text import Text
 
 from k1 import board as boards
 from k1 import files, output
+from k1 import lab as labs
+from k1.board import Board
 from k1.doctor import (
     capture,
     catalogue,
@@ -22,6 +24,7 @@ from k1.doctor import (
     hailo_ollama,
     llama_command,
     model_table,
+    remote,
     script,
     signatures,
     tensor_report,
@@ -31,7 +34,7 @@ from k1.doctor.check import Case, Finding, Verdict
 from k1.doctor.system import Captured, Live, System
 from k1.doctor.tensor_report import Report
 from k1.doctor.tensors import Fault
-from k1.errors import Exit, K1Error
+from k1.errors import CheckFailed, Exit, K1Error
 
 app = typer.Typer(
     help="Find the cause of a fault, and show the fix.", invoke_without_command=True, rich_markup_mode=None
@@ -52,6 +55,10 @@ def examine(
     root: list[Path] | None = typer.Option(
         None, "--root", help="Examine a captured machine instead; several are compared with each other too."
     ),
+    host: list[str] | None = typer.Option(
+        None, "--host", help="Examine a machine over SSH, such as root@192.168.1.101."
+    ),
+    lab: str = typer.Option("", "--lab", help="Examine the running boards of this lab."),
     show_all: bool = typer.Option(False, "--all", "-a", help="Show skipped checks too, each with its reason."),
     fix: bool = typer.Option(False, "--fix", help="Offer to apply the safe fixes, and note how to undo them."),
     yes: bool = typer.Option(False, "--yes", "-y", help="With --fix: apply them without asking."),
@@ -64,19 +71,40 @@ def examine(
     """Examine this machine (or captured ones). Exit code 3: warnings found, 4: failures found."""
     if context.invoked_subcommand:
         return
-    if fix and (root or as_json):
-        raise K1Error("--fix works on this machine only, and asks", hint="drop --root and --json")
-    systems: dict[str, System] = {str(folder): Captured(folder) for folder in root or []} or {"here": Live()}
+    if fix and (root or host or lab or as_json):
+        raise K1Error("--fix works on this machine only, and asks", hint="drop --root, --host, --lab and --json")
     limits = check.load_limits(thresholds, min_cma_mb=min_cma, max_vram_mb=max_vram)
     facts = boards.load(board)
-    findings = catalogue.examine({name: Case(system, limits, facts) for name, system in systems.items()})
+    commands = {name: remote.ssh(name) for name in host or []} | (_lab_commands(lab) if lab else {})
+    systems: dict[str, System] = {str(folder): Captured(folder) for folder in root or []}
+    lost = _collect(commands, facts, systems)
+    if not systems and not lost:
+        systems["here"] = Live()
+    findings = lost + catalogue.examine({name: Case(system, limits, facts) for name, system in systems.items()})
     if as_json:
         output.print_json([asdict(finding) for finding in findings])
     else:
-        _show(findings, show_all=show_all, several=len(systems) > 1)
+        _show(findings, show_all=show_all, several=len(systems) + len(lost) > 1)
     if fix:
         _fix(systems["here"], findings, yes=yes)
     leave(check.worst(findings))
+
+
+def _lab_commands(name: str) -> dict[str, list[str]]:
+    found = labs.Lab(name)
+    return {board.hostname: found.ssh(board.rank).command() for board in found.status()}
+
+
+def _collect(commands: dict[str, list[str]], board: Board, systems: dict[str, System]) -> list[Finding]:
+    """Add what each machine prints to `systems`; returns findings for those that cannot be asked."""
+    lost: list[Finding] = []
+    for name, command in commands.items():
+        with output.task(f"asking {name}"):
+            try:
+                systems[name] = remote.collect(command, board)
+            except CheckFailed as error:
+                lost.append(remote.unreachable(name, error.message))
+    return lost
 
 
 def leave(verdict: Verdict) -> None:

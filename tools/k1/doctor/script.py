@@ -23,7 +23,7 @@ def render(limits: Limits, board: Board) -> str:
         board,
         limits=limits,
         checks=[_texts(topic, check) for topic, checks in _TOPICS.items() for check in checks],
-        tools=[(name, " ".join(map(_word, argv))) for name, argv in sorted(system.TOOLS.items())],
+        tools=[(name, " ".join(map(bash_word, argv))) for name, argv in sorted(system.TOOLS.items())],
         folder=system.TOOL_FOLDER,
         seconds=f"{system.TOOL_SECONDS:.0f}",
         oldest_clock=k1node.OLDEST_CLOCK,
@@ -44,7 +44,7 @@ def _texts(topic: str, check: Check) -> dict[str, Any]:
     }
 
 
-def _word(word: str) -> str:
+def bash_word(word: str) -> str:
     """A word of a tool's command for bash; `{interface}` becomes the variable of that name."""
     found = re.fullmatch(r"\{(\w+)\}", word)
     if found:

@@ -25,7 +25,7 @@ TOOLS: dict[str, tuple[str, ...]] = {
     "model-sha256": ("sha256sum", "{model}"),
     "nvidia-smi": ("nvidia-smi", "--query-gpu=index,name,memory.used,memory.free", "--format=csv"),
 }
-_LOGS = ("/data/log/messages", "/var/log/messages", "/var/log/kern.log", "/var/log/syslog")
+LOGS = ("/data/log/messages", "/var/log/messages", "/var/log/kern.log", "/var/log/syslog")
 _LOG_BYTES = 1 << 20
 
 
@@ -83,7 +83,7 @@ class System(ABC):
     @cached_property
     def log(self) -> str:
         """The kernel's log and the system's, as far as they can be read; `Skip` when none can."""
-        texts = [text for name in _LOGS if (text := self.find(name))]
+        texts = [text for name in LOGS if (text := self.find(name))]
         try:
             texts.insert(0, self.output("dmesg"))
         except Skip as reason:
