@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import time
 import tomllib
 from pathlib import Path
@@ -211,10 +213,10 @@ def test_a_tool_that_cannot_be_started_is_a_skip(tmp_path: Path, monkeypatch: py
 
 
 def test_the_doctors_own_time_is_short() -> None:
-    started = time.process_time()
     for name in EXPECTED:
+        started = time.process_time()
         examine(TREES / name)
-    assert time.process_time() - started < 2.0 * len(EXPECTED)
+        assert time.process_time() - started < 2.0
 
 
 def test_device_tree_strings_end_in_nul(tree: Path) -> None:
@@ -282,6 +284,16 @@ def test_a_safe_fix_is_applied_and_can_be_undone(server: Live) -> None:
     assert server.find("/etc/sysctl.d/99-llm-numa.conf") is None
 
 
+def test_undo_of_two_runs_ends_with_what_was_there_first(server: Live) -> None:
+    (fix,) = fixing.safe(findings_of(server))
+    fixing.apply(server, fix)
+    put(server.root, proc__sys__kernel__numa_balancing="2")
+    fixing.apply(server, fix)
+    lines = [line for line in server.text(fixing.UNDO).splitlines() if "numa_balancing" in line and "printf" in line]
+    assert lines[0].startswith("printf '%s\\n' 2 >")
+    assert lines[-1] == "printf '%s\\n' 1 >/proc/sys/kernel/numa_balancing"
+
+
 def test_undo_brings_back_a_file_that_was_there(server: Live) -> None:
     old = "# ours\nkernel.numa_balancing=1"
     put(server.root, **{"etc__sysctl.d__99-llm-numa.conf": old})
@@ -312,3 +324,30 @@ def test_fix_applies_on_yes(server: Live, monkeypatch: pytest.MonkeyPatch) -> No
 def test_fix_excludes_root() -> None:
     with pytest.raises(K1Error, match="--fix works on this machine only"):
         CliRunner().invoke(doctor_cli.app, ["--fix", "--root", "/x"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--root", "/nowhere"], "/nowhere is not a folder with a captured machine"),
+        (["--board", "k2"], "no board 'k2'"),
+        (["--min-cma", "0"], "--min-cma"),
+        (["--thresholds", "/nowhere"], "--thresholds"),
+        (["--host", "-x"], "not a host: '-x'"),
+        (["--lab", "none"], "there is no lab none"),
+        (["ask", "k1-bot"], "did you mean k1-boot?"),
+        (["tensors", "/nowhere.gguf"], "/nowhere.gguf: No such file"),
+        (["tensors", "/tmp"], "/tmp: Is a directory"),
+        (["script", "-o", "/nowhere/x/y"], "/nowhere"),
+        (["crash", "--n_ctx", "0"], "--n_ctx"),
+        (["hailo", "unload", "--port", "0"], "--port"),
+    ],
+)
+def test_bad_input_is_one_error_and_exit_code_2(tmp_path: Path, words: list[str], message: str) -> None:
+    environment = os.environ | {"K1_BUILD": str(tmp_path)}
+    command = [sys.executable, "-m", "k1", "doctor", *words]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""

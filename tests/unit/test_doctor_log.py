@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -63,6 +63,7 @@ def test_line_numbers_hold_over_a_large_log(monkeypatch: pytest.MonkeyPatch) -> 
     assert (hit.number, hit.count) == (1000, 2)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_is_read(text: str) -> None:
     for hit in scan(text):

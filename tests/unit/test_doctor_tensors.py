@@ -354,6 +354,7 @@ def test_quotes_that_do_not_match_are_an_error() -> None:
         llama_command.split("llama-server -ot 'blk=CPU")
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["-ngl", "-c", "-ot", "-ts", "-fa", "9", "x=CPU", "=", "-m", "", "llama-cli", "1,2"])))
 def test_any_words_give_a_command_or_a_k1_error(words: list[str]) -> None:
     try:

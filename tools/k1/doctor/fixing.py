@@ -11,6 +11,7 @@ from k1.doctor.system import System
 from k1.errors import K1Error
 
 UNDO = "/var/lib/k1/doctor-undo.sh"
+_HEAD = "#!/bin/sh\n# Undoes what `k1 doctor --fix` did, the newest first.\n"
 # Written in place: a file of the kernel cannot be replaced by another.
 _KERNEL = ("/proc/", "/sys/")
 
@@ -39,10 +40,11 @@ def _undo(system: System, name: str) -> str:
 def apply(system: System, fix: Fix) -> None:
     """Write the fix's files on this machine, after noting in `UNDO` how to go back."""
     note = system.path(UNDO)
-    before = note.read_text() if note.is_file() else "#!/bin/sh\n# Undoes what `k1 doctor --fix` did, newest last.\n"
+    before = note.read_text().removeprefix(_HEAD) if note.is_file() else ""
     lines = "".join(f"{line}\n" for line in undo_commands(system, fix))
     try:
-        files.write(note, before + lines, mode=0o755)
+        # Newest first, so that running all of it ends with what was there before the first.
+        files.write(note, _HEAD + lines + before, mode=0o755)
         for name, content in fix.writes:
             _write(system.path(name), content, in_place=name.startswith(_KERNEL))
     except PermissionError as error:

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
+from functools import cache, cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
-
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader
-from gguf.gguf_reader import ReaderField
 
 from k1.errors import K1Error
 from k1.typedtoml import read_text
 
 # Types of KV caches that only ik_llama.cpp has: elements and bytes of a block (its ggml-common.h).
 _IK_SIZES = {"Q6_0": (32, 26)}
-_SIZES = _IK_SIZES | {kind.name: size for kind, size in GGML_QUANT_SIZES.items()}
 _SHARD = re.compile(r"(.*)-00001-of-(\d{5})\.gguf")
+
+
+@cache
+def _sizes() -> dict[str, tuple[int, int]]:
+    from k1.doctor.gguf_header import SIZES
+
+    return _IK_SIZES | SIZES
 
 
 def block_bytes(kind: str, elements: int) -> int:
     """Bytes of a row of that many elements; an unknown type is a `K1Error`."""
-    if kind.upper() not in _SIZES:
-        hint = f"types: {', '.join(sorted(name.lower() for name in _SIZES))}"
+    if kind.upper() not in _sizes():
+        hint = f"types: {', '.join(sorted(name.lower() for name in _sizes()))}"
         raise K1Error(f"no tensor type named {kind}", hint=hint)
-    per_block, size = _SIZES[kind.upper()]
+    per_block, size = _sizes()[kind.upper()]
     return -(-elements // per_block) * size
 
 
@@ -115,22 +118,17 @@ def read(path: Path) -> Model:
     return model
 
 
-class _Header(GGUFReader):
-    """Reads no data: the file may be cut short after its header, and have types that gguf does not know."""
-
-    def _build_tensors(self, start_offs: int, fields: list[ReaderField]) -> None:
-        self.start = start_offs
-        self.infos = [(f.name, tuple(map(int, f.parts[3])), int(f.parts[4][0]), int(f.parts[5][0])) for f in fields]
-
-
 def _read_gguf(path: Path) -> Model:
-    headers = [_header(part) for part in _parts(path)]
-    keys = {
-        name: field.contents()
-        for name, field in headers[0].fields.items()
-        if not name.startswith(("GGUF.", "tokenizer."))
-    }
-    return Model(str(path), tuple(tensor for header in headers for tensor in _tensors(header)), keys)
+    from k1.doctor.gguf_header import Header
+
+    headers = [Header(part) for part in _parts(path)]
+    return Model(str(path), tuple(_tensor(*info) for header in headers for info in header.infos()), headers[0].keys())
+
+
+def _tensor(name: str, kind: str, shape: tuple[int, ...], room: int) -> Tensor:
+    """A tensor; the size of a type that only ik_llama.cpp has is the room in the file."""
+    known = kind in _sizes()
+    return Tensor(name, kind, shape, block_bytes(kind, shape[0]) * prod(shape[1:]) if known else max(room, 0))
 
 
 def _parts(path: Path) -> list[Path]:
@@ -143,36 +141,6 @@ def _parts(path: Path) -> list[Path]:
     return parts
 
 
-def _header(path: Path) -> _Header:
-    try:
-        return _Header(path)
-    except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
-        raise K1Error(
-            f"{path}: not a readable GGUF: {error}", hint="compare its size and hash with the source's"
-        ) from error
-
-
-def _tensors(header: _Header) -> Iterable[Tensor]:
-    end = len(header.data) - header.start
-    offsets = [*sorted({offset for *_, offset in header.infos}), end]
-    room = {first: second - first for first, second in pairwise(offsets)}
-    for name, shape, number, offset in header.infos:
-        try:
-            kind = GGMLQuantizationType(number).name
-            size = block_bytes(kind, shape[0]) * _product(shape[1:])
-        except ValueError:
-            # A type that only ik_llama.cpp has: what lies between this tensor and the next tells its size.
-            kind, size = f"type{number}", room[offset]
-        yield Tensor(name, kind, shape, max(size, 0))
-
-
-def _product(factors: Iterable[int]) -> int:
-    result = 1
-    for factor in factors:
-        result *= factor
-    return result
-
-
 def _read_list(path: Path) -> Model:
     """Lines `key = value` and `name TYPE 7168x2048x256`."""
     keys: dict[str, Any] = {}
@@ -183,7 +151,7 @@ def _read_list(path: Path) -> Model:
             keys[words[0]] = int(words[2]) if words[2].isdecimal() else words[2]
         elif len(words) == 3 and re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", words[2]):
             shape = tuple(map(int, words[2].split("x")))
-            tensors.append(Tensor(words[0], words[1], shape, block_bytes(words[1], shape[0]) * _product(shape[1:])))
+            tensors.append(Tensor(words[0], words[1], shape, block_bytes(words[1], shape[0]) * prod(shape[1:])))
         elif words:
             hint = "each line is `key = value` or `name TYPE 7168x2048x256`; or give a GGUF"
             raise K1Error(f"{path}:{number}: neither a key nor a tensor: {line.strip()[:60]!r}", hint=hint)
