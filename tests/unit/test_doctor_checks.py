@@ -338,7 +338,7 @@ def test_fix_excludes_root() -> None:
         (["ask", "k1-bot"], "did you mean k1-boot?"),
         (["tensors", "/nowhere.gguf"], "/nowhere.gguf: No such file"),
         (["tensors", "/tmp"], "/tmp: Is a directory"),
-        (["script", "-o", "/nowhere/x/y"], "/nowhere"),
+        (["script", "-o", "/dev/null/x"], "/dev/null"),
         (["crash", "--n_ctx", "0"], "--n_ctx"),
         (["hailo", "unload", "--port", "0"], "--port"),
     ],
