@@ -109,12 +109,23 @@ def fail(evidence: str, *, fixes: tuple[Fix, ...] = ()) -> Outcome:
 
 
 class Question(Protocol):
-    """What a check and a comparison of nodes have in common."""
+    """What a check, a comparison of nodes and a step after a crash have in common."""
 
-    id: ClassVar[str]
-    title: ClassVar[str]
-    cause: ClassVar[str]
-    reference: ClassVar[str]
+    @property
+    def id(self) -> str:
+        """A short name, such as `k1-mtu`."""
+
+    @property
+    def title(self) -> str:
+        """What is looked at."""
+
+    @property
+    def cause(self) -> str:
+        """Why it is so when something is wrong."""
+
+    @property
+    def reference(self) -> str:
+        """Where cause and fix are from."""
 
 
 @dataclass(frozen=True)

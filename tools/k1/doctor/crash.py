@@ -10,7 +10,7 @@ from pathlib import Path
 from k1 import files
 from k1.board import Board
 from k1.doctor import model_table, vram
-from k1.doctor.check import Finding, Fix, Outcome, Verdict, fail, ok, warn
+from k1.doctor.check import Finding, Fix, Outcome, Verdict, fail, finding, ok, warn
 from k1.doctor.llama_command import Command
 from k1.doctor.system import Skip, System
 from k1.errors import K1Error
@@ -51,19 +51,17 @@ class Trace:
 def examine(crash: Crash) -> list[Finding]:
     """All five steps, in the document's order."""
     trace: Trace | None = None
-    findings: list[Finding] = []
     try:
         trace = read_core(crash.program, crash.core) if crash.program and crash.core else None
-        findings.append(_finding(_CORE, _core(crash, trace)))
+        outcomes = [(_CORE, _core(crash, trace))]
     except K1Error as error:
-        findings.append(_finding(_CORE, fail(error.message.splitlines()[0])))
+        outcomes = [(_CORE, fail(error.message.splitlines()[0]))]
     for step, look in ((_MAPS, _maps), (_MODEL, _model), (_MEMORY, _memory), (_LOCAL, _local)):
         try:
-            outcome = look(crash, trace)
+            outcomes.append((step, look(crash, trace)))
         except Skip as reason:
-            outcome = Outcome(Verdict.SKIP, str(reason))
-        findings.append(_finding(step, outcome))
-    return findings
+            outcomes.append((step, Outcome(Verdict.SKIP, str(reason))))
+    return [finding(step, "here", "a program that crashed", outcome, step.fixes) for step, outcome in outcomes]
 
 
 @dataclass(frozen=True)
@@ -72,6 +70,7 @@ class _Step:
     title: str
     cause: str
     fixes: tuple[Fix, ...]
+    reference: str = "reference 000, 5.2"
 
 
 _CORE = _Step(
@@ -109,21 +108,6 @@ _LOCAL = _Step(
 )
 # reference 000, 5.2: the RPC ring was not aligned to a cache line, and DMA spoiled the vdso's translation.
 _VDSO = (Fix(("posix_memalign(&buf, 64, size)    # each ring buffer on a cache line of its own",)),)
-
-
-def _finding(step: _Step, outcome: Outcome) -> Finding:
-    bad = outcome.verdict in (Verdict.WARN, Verdict.FAIL)
-    return Finding(
-        where="here",
-        id=step.id,
-        title=step.title,
-        applies_to="a program that crashed",
-        verdict=outcome.verdict,
-        evidence=outcome.evidence,
-        cause=step.cause if bad else "",
-        fixes=(outcome.fixes or step.fixes) if bad else (),
-        reference="reference 000, 5.2",
-    )
 
 
 def read_core(program: Path, core: Path) -> Trace:

@@ -215,16 +215,14 @@ def proposals(model: Model, command: Command, limit: int) -> list[Proposal]:
         names.append(text)
     if not found and names and (peak := measure(together)) <= limit:
         found.append(Proposal(" ".join(names), together, peak))
-    for base, lead in ((command, ""), (together, " ".join(names))):
-        shrunk = list(_shrink(model, base, limit, measure, lead))
-        if shrunk:
-            return found + shrunk
-        if not names or found:
-            break
-    return found
+    shrunk = list(_shrink(model, command, limit, measure, ""))
+    if not found and not shrunk:
+        shrunk = list(_shrink(model, together, limit, measure, " ".join(names)))
+    return found + shrunk
 
 
 _Change = Callable[[Command], Command]
+_Measure = Callable[[Command], int]
 
 
 def _changes(model: Model, command: Command) -> Iterator[tuple[str, _Change]]:
@@ -244,25 +242,27 @@ def _changes(model: Model, command: Command) -> Iterator[tuple[str, _Change]]:
         yield "-ub 512", lambda c: replace(c, ubatch=512)
 
 
-def _shrink(
-    model: Model, command: Command, limit: int, measure: Callable[[Command], int], lead: str
-) -> Iterator[Proposal]:
-    """The largest -c, and the largest -ngl, that fit."""
+def _shrink(model: Model, command: Command, limit: int, measure: _Measure, lead: str) -> Iterator[Proposal]:
+    """The largest -c, and the largest -ngl, that fit; `lead` names what was changed before."""
     ctx = command.ctx if command.ctx > 0 else model.number("context_length")
-    steps = (ctx - 1) // _CONTEXT_STEP
-    options: list[tuple[int, Callable[[int], Command], Callable[[int], str]]] = [
-        (steps, lambda n: replace(command, ctx=n * _CONTEXT_STEP), lambda n: f"-c {n * _CONTEXT_STEP}"),
-        (min(command.ngl, model.n_layer + 1) - 1, lambda n: replace(command, ngl=n), lambda n: f"-ngl {n}"),
-    ]
-    for most, make, text in options:
-        best = _largest(most, lambda n, make=make: measure(make(n)) <= limit)  # type: ignore[misc]
-        if best:
-            yield Proposal(f"{lead} {text(best)}".strip(), make(best), measure(make(best)))
+
+    def with_ctx(count: int) -> Command:
+        return replace(command, ctx=count * _CONTEXT_STEP)
+
+    def with_ngl(count: int) -> Command:
+        return replace(command, ngl=count)
+
+    if best := _largest((ctx - 1) // _CONTEXT_STEP, lambda count: measure(with_ctx(count)) <= limit):
+        changed = with_ctx(best)
+        yield Proposal(f"{lead} -c {changed.ctx}".strip(), changed, measure(changed))
+    if best := _largest(min(command.ngl, model.n_layer + 1) - 1, lambda count: measure(with_ngl(count)) <= limit):
+        changed = with_ngl(best)
+        yield Proposal(f"{lead} -ngl {best}".strip(), changed, measure(changed))
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:
     """The largest number from 1 to `most` that fits, by halving; 0 when none does."""
-    low, high = 0, most
+    low, high = 0, max(most, 0)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
