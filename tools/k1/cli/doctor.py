@@ -51,7 +51,10 @@ def examine(
     limits = check.load_limits(thresholds, min_cma_mb=min_cma, max_vram_mb=max_vram)
     facts = boards.load(board)
     commands = {name: remote.ssh(name) for name in host or []} | (_lab_commands(lab) if lab else {})
-    systems: dict[str, System] = {str(folder): Captured(folder) for folder in root or []}
+    short = len({folder.name for folder in root or []}) == len(root or [])
+    systems: dict[str, System] = {
+        folder.name if short and folder.name else str(folder): Captured(folder) for folder in root or []
+    }
     lost = _collect(commands, facts, systems)
     if not systems and not lost:
         systems["here"] = Live()

@@ -26,6 +26,7 @@ def leave(verdict: Verdict) -> None:
 def show(findings: list[Finding], *, show_all: bool, several: bool) -> None:
     """The findings as a table, then each that is bad with its cause and fixes."""
     table = output.table(*(["machine"] if several else []), "", "check", "found")
+    table.columns[-1].overflow = "fold"  # hashes, whose ends differ
     shown = [finding for finding in findings if show_all or finding.verdict is not Verdict.SKIP]
     for found in shown:
         cells = [found.where] if several else []
