@@ -119,7 +119,7 @@ class Versions(_Hailo):
     def _examine(self, case: Case) -> Outcome:
         found = {"library": _library(case)}
         for name in case.system.glob("/sys/module/hailo*/version"):
-            found["driver"] = case.system.text(name)
+            found[f"driver {name.split('/')[3]}"] = case.system.text(name)
         status, text = case.system.tool("hailo-identify")
         if status == 0 and (firmware := re.search(r"Firmware Version: *(\d+\.\d+\.\d+)", text)):
             found["firmware"] = firmware[1]

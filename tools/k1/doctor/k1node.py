@@ -57,7 +57,11 @@ class Link(_K1):
     reference = "reference 000, 5.1"
 
     def _examine(self, case: Case) -> Outcome:
-        state, name = attribute(case, "operstate"), interface(case)
+        try:
+            name = interface(case)
+        except Skip as reason:
+            return fail(str(reason))
+        state = attribute(case, "operstate")
         if state == "up":
             return ok(f"{name} is up")
         return fail(f"{name} is {state}{_last_link_line(case)}")
