@@ -5,7 +5,8 @@ from __future__ import annotations
 from k1.doctor import fleet, hailo, hybrid, k1node, rk3588
 from k1.doctor.check import Case, Check, Finding
 
-CHECKS: tuple[Check, ...] = (*hybrid.CHECKS, *hailo.CHECKS, *rk3588.CHECKS, *k1node.CHECKS)
+TOPICS = {"hybrid": hybrid.CHECKS, "hailo": hailo.CHECKS, "rk3588": rk3588.CHECKS, "k1": k1node.CHECKS}
+CHECKS: tuple[Check, ...] = tuple(check for checks in TOPICS.values() for check in checks)
 
 
 def examine(cases: dict[str, Case]) -> list[Finding]:

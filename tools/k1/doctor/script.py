@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from k1.board import Board
-from k1.doctor import hailo, hybrid, k1node, rk3588, system
+from k1.doctor import k1node, system
+from k1.doctor.catalogue import TOPICS
 from k1.doctor.check import Check, Limits
 from k1.render import render_text
 
 _TEMPLATE = Path(__file__).parents[1] / "data" / "doctor" / "script.sh.j2"
-_TOPICS = {"hybrid": hybrid.CHECKS, "hailo": hailo.CHECKS, "rk3588": rk3588.CHECKS, "k1": k1node.CHECKS}
 
 
 def render(limits: Limits, board: Board) -> str:
@@ -22,7 +22,7 @@ def render(limits: Limits, board: Board) -> str:
         _TEMPLATE,
         board,
         limits=limits,
-        checks=[_texts(topic, check) for topic, checks in _TOPICS.items() for check in checks],
+        checks=[_texts(topic, check) for topic, checks in TOPICS.items() for check in checks],
         tools=[(name, " ".join(map(bash_word, argv))) for name, argv in sorted(system.TOOLS.items())],
         folder=system.TOOL_FOLDER,
         seconds=f"{system.TOOL_SECONDS:.0f}",

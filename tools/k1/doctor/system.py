@@ -128,7 +128,7 @@ class Live(System):
 
 
 class Captured(System):
-    """A tree made by `k1 doctor capture` or `capture.sh`, or by hand."""
+    """A tree made by `k1 doctor capture`, or by hand."""
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
