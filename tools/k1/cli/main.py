@@ -11,7 +11,7 @@ from typing import NoReturn
 import typer
 
 from k1 import __version__
-from k1.cli import board, demo, doctor, fleet, image, kconfig, lab, model, patch, render, userland
+from k1.cli import board, demo, doctor, flash, fleet, image, kconfig, lab, model, patch, render, userland
 from k1.errors import Exit, K1Error
 from k1.output import err
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.add_typer(board.app, name="board")
 app.add_typer(fleet.app, name="fleet")
 app.add_typer(doctor.app, name="doctor")
+app.add_typer(flash.app, name="flash")
 app.add_typer(image.app, name="image")
 app.add_typer(kconfig.app, name="kconfig")
 app.add_typer(lab.app, name="lab")
