@@ -322,7 +322,7 @@ def test_a_file_that_the_build_did_not_make_is_refused(bus: Bus, image: Path, tm
     board = bus.plug(Board(), "1-1")
     result = k1(bus, "--file", image, K1_BUILD=str(tmp_path))
     assert result.returncode == 2
-    assert f"{image}: is not a file of k1's build" in result.stderr
+    assert f"{image}: is no image of this build" in result.stderr
     assert "give --any-file if you know where the file comes from" in result.stderr
     assert board.downloads == 0
 

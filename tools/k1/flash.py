@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -17,6 +16,7 @@ from k1.drivers import dfu, usb
 from k1.drivers.patience import scaled
 from k1.drivers.usb import Device
 from k1.errors import CheckFailed, K1Error
+from k1.image import manifest
 from k1.run import CommandTimeout, run
 
 DEFAULT_FILE = "opensbi-k1-fixed.bin"
@@ -64,19 +64,9 @@ def firmware(board: Board, file: Path | None, *, any_file: bool = False) -> Firm
             f"{path}: is for the device {usb_id}, not for {wanted} ({board.name})", hint="give another --file"
         )
     found = Firmware(path, data, hashlib.sha256(data).hexdigest())
-    if not any_file and not {found.sha256, hashlib.sha256(whole).hexdigest()} & _built(images / "manifest.json"):
-        text = f"{path}: is not a file of {board.name}'s build: {images / 'manifest.json'} does not know its SHA-256"
-        raise K1Error(text, hint="make the image again, or give --any-file if you know where the file comes from")
+    if not any_file:
+        manifest.require(images, path, found.sha256, hashlib.sha256(whole).hexdigest())
     return found
-
-
-def _built(manifest: Path) -> set[str]:
-    try:
-        return {image["sha256"] for image in json.loads(manifest.read_text())["images"].values()}
-    except FileNotFoundError:
-        return set()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise K1Error(f"{manifest}: damaged: no list of images", hint="make the image again") from error
 
 
 # --- boards
