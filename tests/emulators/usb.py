@@ -14,14 +14,14 @@ import socket
 import struct
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from emulators.dfu import Board, Gone, Hang, Stall
 
 PRELOAD = "libumockdev-preload.so.0"
-_IOCTL, _DONE, _READ, _WRITE = 1, 3, 5, 6
+_COMMANDS, _DONE, _RUN, _READ, _WRITE = (1, 7, 8), 3, 4, 5, 6
 # _IOC_NR of the ioctls of linux/usbdevice_fs.h
 _SET_INTERFACE, _GET_DRIVER, _SUBMIT, _DISCARD, _REAP, _REAP_NO_DELAY = 4, 8, 10, 11, 12, 13
 _CLAIM, _RELEASE, _RESET, _CAPABILITIES, _DISCONNECT_CLAIM = 15, 16, 20, 26, 27
@@ -36,7 +36,6 @@ class _Port:
     board: Board
     path: str
     number: int
-    listener: socket.socket
     holder: object = None
 
 
@@ -49,6 +48,7 @@ class Bus:
         self._root.chmod(0o755)
         self.env = {"LD_PRELOAD": PRELOAD, "UMOCKDEV_DIR": str(self._root)}
         self._ports: dict[str, _Port] = {}
+        self._listeners: dict[str, socket.socket] = {}
         self._number, self._sequence = 1, 0
         self._lock = threading.Lock()
         (self._root / "sys" / "bus" / "usb" / "devices").mkdir(parents=True)
@@ -59,8 +59,8 @@ class Bus:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for path in list(self._ports):
-            self._ports.pop(path).listener.close()
+        for listener in self._listeners.values():
+            listener.close()
         shutil.rmtree(self._root)
 
     # --- plugs
@@ -76,20 +76,28 @@ class Bus:
         node.touch()
         node.chmod(0o666)
         (self._root / "dev" / ".node" / _node(number).replace("/", "_")).symlink_to(f"{_USB_MAJOR}:{number - 1}")
-        address = self._root / "ioctl" / "dev" / _node(number)
-        address.parent.mkdir(parents=True, exist_ok=True)
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(address))
-        address.chmod(0o777)
-        listener.listen()
-        port = _Port(board, path, number, listener)
+        port = _Port(board, path, number)
         self._ports[path] = port
-        threading.Thread(target=self._accept, args=(port,), daemon=True).start()
+        self._listen(_node(number), lambda client: self._serve(port, client))
         ids = {"idVendor": f"{board.vendor:04x}", "idProduct": f"{board.product:04x}"}
         texts = {"serial": board.serial, "product": "K1-DevKit-B02", "manufacturer": "Prima Semiconductor"}
         self._sysfs(path, number, board.descriptors(), ids | texts)
         self._uevent(path, number, "add")
         return board
+
+    def adapter(self, path: str, name: str, tty: Path) -> None:
+        """Put a serial adapter into the socket `path`: its device /dev/<name> is the existing pty `tty`."""
+        self._sysfs(path, 200, b"", {"idVendor": "0403", "idProduct": "6001", "product": "serial adapter"})
+        folder = self._root / "sys" / "devices" / "usb1" / path / f"{path}:1.0" / "tty" / name
+        folder.mkdir(parents=True)
+        kind = self._root / "sys" / "class" / "tty"
+        kind.mkdir(parents=True, exist_ok=True)
+        (folder / "subsystem").symlink_to(os.path.relpath(kind, folder))
+        (folder / "dev").write_text("188:0\n")
+        (folder / "uevent").write_text(f"MAJOR=188\nMINOR=0\nDEVNAME={name}\n")
+        (kind / name).symlink_to(os.path.relpath(folder, kind))
+        (self._root / "dev" / name).symlink_to(tty)
+        self._listen(name, lambda client: _pass_on(_Memory(client)))
 
     def unplug(self, path: str) -> None:
         """Take out what is in the socket `path`; its next request fails."""
@@ -98,7 +106,7 @@ class Bus:
         if port is None:
             return
         port.board.is_on_bus = False
-        port.listener.close()
+        self._listeners.pop(_node(port.number)).close()
         device = self._root / "sys" / "devices" / "usb1" / path
         (self._root / "sys" / "bus" / "usb" / "devices" / path).unlink()
         shutil.rmtree(device)
@@ -140,11 +148,22 @@ class Bus:
 
     # --- ioctls
 
-    def _accept(self, port: _Port) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = port.listener.accept()
-                threading.Thread(target=self._serve, args=(port, client), daemon=True).start()
+    def _listen(self, node: str, serve: Callable[[socket.socket], None]) -> None:
+        """Have `serve` answer the ioctls of each program that opens /dev/<node>."""
+        address = self._root / "ioctl" / "dev" / node
+        address.parent.mkdir(parents=True, exist_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(address))
+        address.chmod(0o777)
+        listener.listen()
+        self._listeners[node] = listener
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
 
     def _serve(self, port: _Port, client: socket.socket) -> None:
         """One open file: answer its ioctls until it is closed."""
@@ -226,6 +245,13 @@ class Bus:
             raise OSError(errno.ENODEV, "")
 
 
+def _pass_on(memory: _Memory) -> None:
+    """A real device behind the node: its driver answers every ioctl."""
+    with contextlib.suppress(ConnectionError, EOFError):
+        for _request in memory.requests():
+            memory.done(*memory.run())
+
+
 class _Memory:
     """The memory of the program at the other end of an ioctl socket."""
 
@@ -233,10 +259,10 @@ class _Memory:
         self._client = client
 
     def requests(self) -> Iterator[tuple[int, int]]:
-        """Each ioctl: request and argument."""
+        """Each ioctl: request and argument; and each read and write, which only a real device is asked for."""
         while True:
             command, request, pointer = struct.unpack("=QQQ", self._receive(24))
-            assert command == _IOCTL, f"umockdev sent {command}: another version of its protocol?"
+            assert command in _COMMANDS, f"umockdev sent {command}: another version of its protocol?"
             yield request, pointer
 
     def read(self, address: int, size: int) -> bytes:
@@ -245,6 +271,12 @@ class _Memory:
 
     def write(self, address: int, data: bytes) -> None:
         self._client.sendall(struct.pack("=QQQ", _WRITE, address, len(data)) + data)
+
+    def run(self) -> tuple[int, int]:
+        """Have the program do the ioctl itself: result and errno."""
+        self._client.sendall(struct.pack("=QQQ", _RUN, 0, 0))
+        _, result, number = struct.unpack("=QqQ", self._receive(24))
+        return result, number
 
     def done(self, result: int, number: int) -> None:
         """End the ioctl with its result and errno."""

@@ -17,7 +17,7 @@ import tty
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from k1 import files
 from k1.drivers import qemu, unixsocket
@@ -26,6 +26,23 @@ from k1.errors import CheckFailed
 
 ESCAPE = b"\x1d"  # Ctrl-]
 _TAIL = 15
+
+
+class Line(Protocol):
+    """A console to look at and type on: a virtual board's, or a serial line."""
+
+    @property
+    def is_on(self) -> bool:
+        """False once nothing more can come."""
+
+    def fileno(self) -> int:
+        """For select(): readable when there may be output."""
+
+    def read(self, timeout: float) -> bytes:
+        """The output since the last call, waiting for some up to `timeout` seconds."""
+
+    def send(self, text: str | bytes) -> None:
+        """Type `text`."""
 
 
 class Console:
@@ -125,7 +142,7 @@ def tail(text: str) -> str:
     return "".join(f"\n  | {line}" for line in lines[-_TAIL:]) or "\n  | (no output at all)"
 
 
-def attach(console: Console, source: int, target: int) -> None:
+def attach(console: Line, source: int, target: int) -> None:
     """Connect the descriptors `source` and `target` to the console, until Ctrl-] or until the board goes off.
 
     A source that ends (a pipe) leaves the console once the board has been quiet for two seconds.
