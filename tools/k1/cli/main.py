@@ -11,7 +11,7 @@ from typing import NoReturn
 import typer
 
 from k1 import __version__
-from k1.cli import board, console, demo, doctor, flash, fleet, image, kconfig, lab, model, patch, render, sdcard, userland
+from k1.cli import board, bringup, console, demo, doctor, flash, fleet, image, kconfig, lab, model, patch, render, sdcard, userland
 from k1.errors import Exit, K1Error
 from k1.output import err
 
@@ -33,6 +33,7 @@ app.add_typer(model.app, name="model")
 app.add_typer(patch.app, name="patch")
 app.add_typer(sdcard.app, name="sdcard")
 app.add_typer(userland.app, name="userland")
+app.command(name="bringup")(bringup.bringup)
 app.command(name="console")(console.console)
 app.command(name="render")(render.render)
 app.command(name="demo")(demo.demo)

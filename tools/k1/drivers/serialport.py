@@ -48,18 +48,34 @@ def only_adapter() -> str:
     raise K1Error(f"{len(found) or 'no'} USB serial adapters{listed}", hint=hint)
 
 
+class Absent(K1Error):
+    """The line is not there now; it may come."""
+
+
 class SerialPort:
     """An open serial line that comes back; one holder at a time."""
 
-    def __init__(self, name: str, line: SerialLine, *, on_change: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self,
+        name: str,
+        line: SerialLine,
+        *,
+        wait: bool = False,
+        on_change: Callable[[str], None] = lambda text: None,
+    ) -> None:
         """Open the line `name`; `on_change` is told, on another thread, when it goes away and comes back.
 
-        K1Error when it is not there, not allowed, or held by another program.
+        K1Error when it is not there, not allowed, or held by another program; `wait`: one that is not there may come.
         """
         self.name = name
         self.is_on = True
         self._line, self._on_change = line, on_change
-        self._port = self._open()
+        try:
+            self._port = self._open()
+        except Absent:
+            if not wait:
+                raise
+            self._port = serial.Serial()  # not open: the thread takes it for one that went away
         self._output, self._input = os.pipe()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._pump, daemon=True)
@@ -157,7 +173,7 @@ class SerialPort:
         for device, place in adapters().items():
             if place == self.name:
                 return device
-        raise K1Error(f"no serial adapter at USB {self.name}", hint="k1 console --list shows them")
+        raise Absent(f"no serial adapter at USB {self.name}", hint="k1 console --list shows them")
 
     def _cannot_open(self, device: str, error: OSError | ValueError) -> K1Error:
         number = getattr(error, "errno", None)
@@ -166,7 +182,7 @@ class SerialPort:
         if number == errno.EACCES:
             return K1Error(f"{device}: no rights to it", hint="sudo adduser $USER dialout, then log in again")
         if number == errno.ENOENT:
-            return K1Error(f"{device}: no such serial line", hint="k1 console --list shows them")
+            return Absent(f"{device}: no such serial line", hint="k1 console --list shows them")
         return K1Error(
             f"{device}: cannot be opened: {error}", hint="a device, a place on the USB, or socket://HOST:PORT"
         )
