@@ -50,11 +50,15 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
         flash.firmware(boards.load("k1"), tmp_path / "x.bin", any_file=True)
 
 
+def test_a_file_that_is_only_a_suffix_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.dfu").write_bytes(dfu.join(b"", "1234:5678"))
+    with pytest.raises(K1Error, match=r"x\.dfu: is empty but for its DFU suffix"):
+        flash.firmware(boards.load("k1"), tmp_path / "x.dfu", any_file=True)
+
+
 def test_no_built_firmware_says_how_to_make_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("K1_BUILD", str(tmp_path))
-    with pytest.raises(
-        K1Error, match=r"opensbi-k1-fixed\.bin: no such file\n  try: make image BOARD=k1, or give --file"
-    ):
+    with pytest.raises(K1Error, match=r"opensbi-k1-fixed\.bin: no such file\n  try: make image BOARD=k1, or --file"):
         flash.firmware(boards.load("k1"), None)
 
 

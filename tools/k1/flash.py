@@ -49,23 +49,18 @@ class Outcome:
 
 def firmware(board: Board, file: Path | None, *, any_file: bool = False) -> Firmware:
     """Read and check the file: by default the built OpenSBI; one that the board's build did not make is refused."""
-    images = paths.build_dir(board.name) / "images"
-    path = file or images / DEFAULT_FILE
-    if not path.is_file():
-        hint = "give --file" if file else f"make image BOARD={board.name}, or give --file"
-        raise K1Error(f"{path}: no such file", hint=hint)
+    path = manifest.built(board.name, DEFAULT_FILE, file)
     whole = path.read_bytes()
     data, usb_id = dfu.split(whole, str(path))
     if not data:
-        raise K1Error(f"{path}: is empty", hint="build or copy the file again")
+        raise K1Error(f"{path}: is empty but for its DFU suffix", hint="build or copy the file again")
     wanted = board.dfu.usb_id.value
     if usb_id not in (None, wanted, "ffff:ffff"):
-        raise K1Error(
-            f"{path}: is for the device {usb_id}, not for {wanted} ({board.name})", hint="give another --file"
-        )
+        text = f"{path}: is for the device {usb_id}, not for {wanted} ({board.name})"
+        raise K1Error(text, hint="give another --file")
     found = Firmware(path, data, hashlib.sha256(data).hexdigest())
     if not any_file:
-        manifest.require(images, path, found.sha256, hashlib.sha256(whole).hexdigest())
+        manifest.require(board.name, path, found.sha256, hashlib.sha256(whole).hexdigest())
     return found
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from k1 import files, output, paths
+from k1 import files, output
 from k1.board import Board
 from k1.drivers import blockdev
 from k1.errors import CheckFailed, K1Error
@@ -58,16 +58,10 @@ class Outcome:
 
 def image(board: Board, file: Path | None, *, any_file: bool = False) -> tuple[Path, str]:
     """The image and its SHA-256: by default the board's built one; one its build did not make is refused."""
-    folder = paths.build_dir(board.name) / "images"
-    path = file or folder / IMAGE
-    if not path.is_file():
-        hint = "give another --file" if file else f"make image BOARD={board.name}, or give --file"
-        raise K1Error(f"{path}: no such file", hint=hint)
-    if not path.stat().st_size:
-        raise K1Error(f"{path}: is empty", hint="make the image again")
+    path = manifest.built(board.name, IMAGE, file)
     digest = files.sha256(path)
     if not any_file:
-        manifest.require(folder, path, digest)
+        manifest.require(board.name, path, digest)
     return path, digest
 
 

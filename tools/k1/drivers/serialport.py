@@ -117,7 +117,7 @@ class SerialPort:
 
     def _pump(self) -> None:
         """Move bytes until close(); a pipe that is full holds up the line, as it should."""
-        with contextlib.suppress(BrokenPipeError):
+        try:
             while not self._closing.is_set():
                 try:
                     data = self._receive()
@@ -127,7 +127,10 @@ class SerialPort:
                 view = memoryview(data)
                 while view:
                     view = view[os.write(self._input, view) :]
-        os.close(self._input)
+        except BrokenPipeError:
+            pass  # closed while it waited for room
+        finally:
+            os.close(self._input)
 
     def _receive(self) -> bytes:
         data: bytes = self._port.read(1)
