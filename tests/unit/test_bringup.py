@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k1 import bringup, signatures, timeline
-from k1.bringup import STAGES, Bringup
+from k1.bootstate import READY, STAGES, Bringup
 from k1.errors import K1Error
 
 DATA = Path(__file__).parents[1] / "data" / "bringup"
@@ -41,7 +41,7 @@ class Transcript:
         return cls(expected, parts)
 
 
-def run(transcript: Transcript, *, size: int = 1 << 16, until: str = bringup.READY) -> Bringup:
+def run(transcript: Transcript, *, size: int = 1 << 16, until: str = READY) -> Bringup:
     """Play a transcript in pieces of `size` bytes, then let time pass until it is decided."""
     machine = Bringup(KNOWLEDGE, 0.0, until)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -138,6 +138,20 @@ def test_a_line_without_end_does_not_fill_the_memory() -> None:
     for now in range(100):
         machine.feed("x" * 1000, now / 100)
     assert sum(map(len, machine.tail)) + len(machine._partial) < 100_000
+
+
+def test_a_board_that_never_stops_talking_is_late_all_the_same() -> None:
+    class Babbler:
+        is_on = True
+
+        def read(self, timeout: float) -> bytes:
+            return b"pause\n"
+
+    quick = {name: stage.model_copy(update={"deadline_s": 0.2}) for name, stage in KNOWLEDGE.stages.items()}
+    knowledge = KNOWLEDGE.model_copy(update={"stages": quick})
+    (machine,) = bringup.watch([bringup.Board("x", Babbler())], knowledge)  # type: ignore[arg-type]
+    assert machine.failure
+    assert machine.failure.signature == "no-opensbi"
 
 
 def test_time_outs_grow_on_slow_hosts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from k1 import board as boards
 from k1 import sdcard
+from k1.cli import sdcard as cli
 from k1.drivers import blockdev
 from k1.drivers.blockdev import Host
 from k1.errors import K1Error
@@ -208,3 +210,34 @@ def test_no_built_image_says_how_to_make_it(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("K1_BUILD", str(tmp_path))
     with pytest.raises(K1Error, match=r"sdcard\.img: no such file\n  try: make image BOARD=k1"):
         sdcard.image(boards.load("k1"), None)
+
+
+# --- asking first
+
+
+def test_a_card_is_not_overwritten_when_there_is_nobody_to_ask(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = tmp_path / "card.img"
+    image.write_bytes(b"image")
+    node = machine.disk("sdb")
+    monkeypatch.setattr(blockdev, "Host", lambda: machine.host)
+    result = CliRunner().invoke(cli.app, ["write", str(node), "--file", str(image), "--any-file"])
+    assert isinstance(result.exception, K1Error)
+    assert "(Flash Reader, 32.0 GB) would be overwritten, and there is nobody to ask\n  try: add --yes" in str(
+        result.exception
+    )
+    assert node.read_bytes() == b""
+
+
+def test_list_shows_what_may_be_written(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blockdev, "Host", lambda: machine.host)
+    machine.disk("sda", removable=False)
+    machine.mount("sda", "/")
+    machine.disk("sdb")
+    machine.disk("sdc", size=0)
+    machine.disk("sdd", removable=False)
+    lines = CliRunner().invoke(cli.app, ["list"]).output.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["/dev/sda", "/dev/sdb", "/dev/sdc", "/dev/sdd"]
+    assert [line.split()[-1] for line in lines[1:]] == ["system", "yes", "yes", "fixed"]
+    assert "no card" in lines[3]

@@ -11,7 +11,8 @@ import typer
 from k1 import board as boards
 from k1 import bringup as library
 from k1 import files, output, signatures, timeline
-from k1.bringup import READY, STAGES, Board, Bringup
+from k1.bootstate import READY, STAGES, Bringup
+from k1.bringup import Board
 from k1.drivers import serialport
 from k1.drivers.console import tail
 from k1.errors import CheckFailed, Exit, K1Error
