@@ -92,5 +92,5 @@ def test_a_corrupt_kernel(own: Lab, own_build: Path, tmp_path: Path) -> None:
             shutil.copyfileobj((tmp_path / "slot").open("rb"), card)
     result = bring_up("--lab", own.name, "-n", "1")
     assert result.returncode == 4
-    assert "bringup:0: stopped before Linux: no-linux: U-Boot runs, but no kernel speaks" in result.stderr
-    assert "| Starting kernel ..." in result.stderr
+    assert "bringup:0: stopped before Linux: uboot-exception: what U-Boot started" in result.stderr
+    assert "| Unhandled exception: Illegal instruction" in result.stderr

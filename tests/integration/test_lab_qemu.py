@@ -95,6 +95,24 @@ def test_a_lab_from_up_to_down(build: Path) -> None:
     assert not (build / "lab" / "default").exists()
 
 
+def test_listening_hears_all_from_the_first_byte_until_the_board_goes_off(build: Path) -> None:
+    Lab().up(1, wait=False)
+    with Lab().listen(0) as listener:
+        heard = b""
+        deadline = time.monotonic() + 30
+        while b"ready\r\n" not in heard:
+            assert time.monotonic() < deadline
+            heard += listener.read(1.0)
+        assert heard == b"OpenSBI v0.0 (echo)\r\nready\r\n"
+        with Lab().console(0) as console:
+            console.send("typed\r")
+            console.expect("typed", 10)
+        assert listener.read(10) == b"typed\r"
+        Lab().kill(0)
+        assert listener.read(10) == b""
+        assert not listener.is_on
+
+
 def test_a_killed_board_starts_again_with_its_disk_and_its_port(build: Path) -> None:
     before = Lab().up(2, wait=False)
     disk = build / "lab" / "default" / "node1" / qemu.DISK

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from k1.bootstate import READY, STAGES, Bringup, State
-from k1.drivers.console import Line
+from k1.drivers.console import Output
 from k1.drivers.serialport import SerialPort
 from k1.errors import K1Error
 from k1.facts import SerialLine
@@ -20,10 +20,10 @@ from k1.signatures import Knowledge
 
 @dataclass
 class Board:
-    """A board to be watched: its name, its console, and when its power came on, if that is known (time.monotonic)."""
+    """A board to be watched: its name, what it says, and when its power came on, if that is known (time.monotonic)."""
 
     title: str
-    line: Line
+    output: Output
     power: float | None = None
 
 
@@ -48,7 +48,7 @@ def in_lab(lab: Lab, count: int | None, *, power_cycle: bool = False) -> Iterato
     now = time.monotonic()
     with contextlib.ExitStack() as stack:
         yield [
-            Board(f"{lab.name}:{status.rank}", stack.enter_context(lab.console(status.rank)), now - status.uptime)
+            Board(f"{lab.name}:{status.rank}", stack.enter_context(lab.listen(status.rank)), now - status.uptime)
             for status in boards
         ]
 
@@ -87,10 +87,10 @@ def watch(
 
 def _step(board: Board, run: Bringup, decoder: codecs.IncrementalDecoder) -> bool:
     """Take what a console has to say now; whether it said anything."""
-    data = board.line.read(0)
+    data = board.output.read(0)
     now = time.monotonic()
     run.feed(decoder.decode(data), now)
-    if data or board.line.is_on:
+    if data or board.output.is_on:
         run.tick(now)
     else:
         run.end(now)

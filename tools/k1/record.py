@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from k1.drivers.console import Line
+from k1.drivers.console import Line, Output
 
 STAMPED = ".stamped"
 
@@ -36,22 +35,22 @@ class Stamper:
 
 
 class Recorder:
-    """A line whose output also goes to files; with `stamps`, what is read has times before its lines."""
+    """What a board says, also to files; with `stamps`, what is read has times before its lines."""
 
-    def __init__(self, line: Line, log: Path | None, *, stamps: bool, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, output: Output, log: Path | None, *, stamps: bool) -> None:
         """log: takes the bytes as they are; beside it, with .stamped added to the name, a view with times.
 
-        Both are added to when they exist, as after a reconnection.
+        Both are added to when they exist.
         """
-        self._line, self._clock = line, clock
+        self._output = output
         self._files = ExitStack()
         self._stamper = Stamper()
         self._stamps = stamps
         self._raw = self._stamped = None
         if log:
             log.parent.mkdir(parents=True, exist_ok=True)
-            self._raw = self._files.enter_context(log.open("ab", buffering=0))
-            self._stamped = self._files.enter_context(log.with_name(log.name + STAMPED).open("ab", buffering=0))
+            self._raw = self._files.enter_context(log.open("ab"))
+            self._stamped = self._files.enter_context(log.with_name(log.name + STAMPED).open("ab"))
 
     def __enter__(self) -> Self:
         return self
@@ -64,24 +63,32 @@ class Recorder:
     @property
     def is_on(self) -> bool:
         """Whether more can come."""
-        return self._line.is_on
+        return self._output.is_on
+
+    def read(self, timeout: float) -> bytes:
+        """What came since the last call, recorded."""
+        data = self._output.read(timeout)
+        if not data or not (self._stamps or self._raw):
+            return data
+        stamped = self._stamper.feed(data, time.time())
+        for file, content in ((self._raw, data), (self._stamped, stamped)):
+            if file:
+                file.write(content)
+                file.flush()
+        return stamped if self._stamps else data
+
+
+class RecordedLine(Recorder):
+    """The same of a console that is typed on; what is typed is in no log, but for the board's echo."""
+
+    def __init__(self, line: Line, log: Path | None, *, stamps: bool) -> None:
+        super().__init__(line, log, stamps=stamps)
+        self._line = line
 
     def fileno(self) -> int:
         """For select()."""
         return self._line.fileno()
 
     def send(self, text: str | bytes) -> None:
-        """Type; what is typed is in no log, but for the board's echo."""
+        """Type `text`."""
         self._line.send(text)
-
-    def read(self, timeout: float) -> bytes:
-        """What came since the last call, recorded."""
-        data = self._line.read(timeout)
-        if self._raw:
-            self._raw.write(data)
-        if not (data and (self._stamped or self._stamps)):
-            return data
-        stamped = self._stamper.feed(data, self._clock())
-        if self._stamped:
-            self._stamped.write(stamped)
-        return stamped if self._stamps else data

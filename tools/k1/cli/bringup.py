@@ -50,7 +50,7 @@ def bringup(
         if log_dir:
             for one in found:
                 log = log_dir / f"{one.title.strip('/').replace('/', '-')}.log"
-                one.line = stack.enter_context(Recorder(one.line, log, stamps=False))
+                one.output = stack.enter_context(Recorder(one.output, log, stamps=False))
 
         def report(runs: Sequence[Bringup]) -> None:
             task.advance(sum(len(run.reached) for run in runs), len(runs) * (STAGES.index(until) + 1))

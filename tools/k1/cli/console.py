@@ -11,7 +11,7 @@ from k1 import board as boards
 from k1 import output
 from k1.drivers import serialport
 from k1.drivers.console import attach
-from k1.record import STAMPED, Recorder
+from k1.record import STAMPED, RecordedLine
 
 
 def console(
@@ -36,7 +36,10 @@ def console(
     def note(text: str) -> None:
         output.note(f"\r\nk1: {text}\r")  # the terminal is raw
 
-    with serialport.SerialPort(name, line, on_change=note) as opened, Recorder(opened, log, stamps=times) as recorder:
+    with (
+        serialport.SerialPort(name, line, on_change=note) as opened,
+        RecordedLine(opened, log, stamps=times) as recorder,
+    ):
         output.note(f"{name} at {line}; Ctrl-] leaves")
         attach(recorder, sys.stdin.fileno(), sys.stdout.fileno())
     output.note("\nleft the console")
