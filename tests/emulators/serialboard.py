@@ -39,12 +39,12 @@ class SerialBoard:
 
     def power_off(self) -> None:
         """The device is gone; who has it open gets an error."""
-        if self._master < 0:
+        master, self._master = self._master, -1
+        if master < 0:
             return
         self.path.unlink()
         os.close(self._slave)
-        os.close(self._master)
-        self._master = -1
+        os.close(master)
         if self._player:
             self._player.join()
             self._player = None

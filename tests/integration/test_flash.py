@@ -205,6 +205,18 @@ def test_ctrl_c_lets_the_board_that_is_being_written_finish(bus: Bus, image: Pat
     assert board.memory == image.read_bytes()
 
 
+def test_a_board_that_another_program_writes_is_left_alone(bus: Bus, image: Path) -> None:
+    board = bus.plug(SlowBoard(), "1-1")
+    words = [*K1, "--file", str(image), "--any-file"]
+    first = subprocess.Popen(words, env=os.environ | bus.env, stderr=subprocess.DEVNULL)
+    wait_until(lambda: len(board.received) > SIZE // 10, "the download begins")
+    second = k1(bus, "--file", image, "--any-file")
+    assert second.returncode == 4
+    assert "not written after 0 bytes: another program uses it" in second.stderr
+    assert first.wait(60) == 0
+    assert board.memory == image.read_bytes()
+
+
 class SlowBoard(Board):
     """Takes some seconds for what the tests write."""
 

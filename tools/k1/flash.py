@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from k1.drivers.patience import scaled
 from k1.drivers.usb import Device
 from k1.errors import CheckFailed, K1Error
 from k1.image import manifest
-from k1.run import CommandTimeout, run
+from k1.run import run
 
 DEFAULT_FILE = "opensbi-k1-fixed.bin"
 RULES = Path("/etc/udev/rules.d/70-k1.rules")
@@ -171,7 +171,7 @@ def _write(board: Board, device: Device, firmware: Firmware, report: Callable[[i
                 error = f"not written after {verdict.sent} bytes: {verdict.cause}\n  try: {verdict.try_}"
             elif verify:
                 _verify(device, alt, Path(folder) / "read", firmware.data, report)
-        except (K1Error, CommandTimeout) as failure:
+        except K1Error as failure:
             error = str(failure)
     done = verdict.written and not error
     seconds = round(time.monotonic() - started, 3)
@@ -192,9 +192,9 @@ def _verify(device: Device, alt: int, target: Path, data: bytes, report: Callabl
 # --- rights
 
 
-def rules(boards: Collection[Board]) -> str:
-    """The udev rules that let users of the group plugdev, and who sits at the machine, write boards."""
-    return "".join(render.render_text(_TEMPLATE, board) for board in boards)
+def rules(board: Board) -> str:
+    """The udev rule that lets users of the group plugdev, and who sits at the machine, write boards of that kind."""
+    return render.render_text(_TEMPLATE, board)
 
 
 def install_rules(text: str, target: Path) -> bool:

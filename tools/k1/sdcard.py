@@ -124,8 +124,8 @@ def write(source: Path, sha256: str, target: Target, report: Report) -> Outcome:
     if target.path.exists() and source.samefile(target.path):
         raise K1Error(f"{target.path}: is the image itself", hint="give another target")
     with source.open("rb") as data, _opened(target) as card:
+        writer = _Writer(data, card, target, report)
         try:
-            writer = _Writer(data, card, target, report)
             writer.copy()
             writer.finish()
             writer.compare()

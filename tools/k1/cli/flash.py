@@ -121,11 +121,12 @@ def list_(board: str = _Board, json: bool = _Json) -> None:
 
 @app.command(name="install-udev")
 def install_udev(
+    board: str = _Board,
     target: Path = typer.Option(flash.RULES, "--target", help="The rules file."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print the rules; write nothing."),
 ) -> None:
     """Let users write boards without root: install a udev rule. It needs root itself, once."""
-    text = flash.rules([boards.load("k1")])
+    text = flash.rules(boards.load(board))
     if dry_run:
         print(text, end="")
         return

@@ -72,8 +72,8 @@ def _changes(deadline: float) -> Iterator[list[Device]]:
     monitor.start()
     yield devices()
     while (left := deadline - time.monotonic()) > 0:
-        if monitor.poll(left):
-            yield devices()
+        monitor.poll(min(left, 1.0))
+        yield devices()  # without an event too: in a container there may be no udevd to send one
 
 
 def parse_dfu(descriptors: bytes) -> Dfu | None:
