@@ -118,3 +118,6 @@ def test_options_that_exclude_each_other_are_a_users_error() -> None:
     result = bring_up("--lab", "x", "--all")
     assert result.returncode == 2
     assert "--lab excludes serial lines and --all" in result.stderr
+    result = bring_up("--lab", "x", "--until", "kernel")
+    assert result.returncode == 2
+    assert "no stage named kernel\n  try: one of OpenSBI, U-Boot, Linux" in result.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -11,11 +12,15 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import serial
+from serial.rfc2217 import PortManager
 
 from emulators.serialboard import SerialBoard
 from emulators.usb import Bus
@@ -181,6 +186,38 @@ def test_a_socket_that_breaks_is_dialled_again() -> None:
             session.type(b"typed")
             assert second.recv(5) == b"typed"
             assert session.leave() == 0
+
+
+def serve_rfc2217(server: socket.socket, device: serial.SerialBase, speeds: list[int]) -> None:
+    """A terminal server: what comes over the network goes to `device` and back, speeds are noted."""
+    connection, _ = server.accept()
+    connection.settimeout(0.05)
+    manager = PortManager(device, SimpleNamespace(write=connection.sendall))
+    with connection:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                data = connection.recv(1024)
+                if not data:
+                    return
+                device.write(b"".join(manager.filter(data)))
+            speeds.append(device.baudrate)
+            connection.sendall(b"".join(manager.escape(device.read(device.in_waiting))))
+
+
+def test_a_terminal_server_gets_the_speed_and_passes_all_bytes() -> None:
+    port, speeds = free_port(), list[int]()
+    device = serial.serial_for_url("loop://", timeout=0)  # says what it hears
+    with socket.create_server(("127.0.0.1", port)) as server:
+        thread = threading.Thread(target=serve_rfc2217, args=(server, device, speeds), daemon=True)
+        thread.start()
+        session = Session(f"rfc2217://127.0.0.1:{port}", "--baud", "57600")
+        session.until(b"at 57600 8N1")
+        typed = ALL_BYTES.replace(b"\x1d", b"") + b"end"
+        session.type(typed)
+        session.until(typed)
+        assert session.leave() == 0
+        thread.join(10)
+    assert speeds[-1] == 57600
 
 
 def test_an_adapter_is_named_by_its_place_on_the_usb(board: SerialBoard) -> None:

@@ -161,11 +161,6 @@ def test_time_outs_grow_on_slow_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.state == "booting"
 
 
-def test_an_unknown_stage_is_a_users_error() -> None:
-    with pytest.raises(K1Error, match=r"no stage named kernel\n  try: one of OpenSBI, U-Boot, Linux"):
-        bringup.watch([], KNOWLEDGE, until="kernel")
-
-
 # --- the data
 
 

@@ -37,6 +37,8 @@ def bringup(
         raise K1Error("-n and --power-cycle need --lab", hint="add --lab NAME")
     if lab is not None and (ports or all_):
         raise K1Error("--lab excludes serial lines and --all", hint="drop one of them")
+    if until not in STAGES[1:]:
+        raise K1Error(f"no stage named {until}", hint=f"one of {', '.join(STAGES[1:])}")
     knowledge = signatures.load()
     line = boards.load(board).serial.line.value
     if lab is not None:
