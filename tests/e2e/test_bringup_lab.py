@@ -1,4 +1,4 @@
-"""`k1 bringup` on virtual boards: the whole way to a ready engine, and three boots that are made to fail."""
+"""`k1 bringup` on virtual boards: the whole way to a ready engine, and boots that are made to fail."""
 
 from __future__ import annotations
 
@@ -57,6 +57,15 @@ def test_boards_without_a_model_are_up_with_a_warning(own: Lab) -> None:
     result = bring_up("--lab", own.name, "-n", "1")
     assert result.returncode == 3, result.stderr
     assert "bringup:0: no-model: the board is up, but it has no model to serve" in result.stderr
+
+
+def test_a_damaged_model(own: Lab) -> None:
+    own.up(1)
+    own.ssh(0).run(f"mkdir -p {Path(MODEL).parent} && echo no model > {MODEL} && sync")
+    own.down(keep=True)
+    result = bring_up("--lab", own.name)
+    assert result.returncode == 4
+    assert "inferd-ended: k1-inferd is missing, or ended while it was starting" in result.stderr
 
 
 def test_opensbi_without_uboot(own: Lab, own_build: Path) -> None:
