@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from k1 import board as boards
+from k1 import paths
 from k1.drivers.patience import scaled
 from k1.image import debian
 from k1.lab import Lab

@@ -11,7 +11,23 @@ from typing import NoReturn
 import typer
 
 from k1 import __version__
-from k1.cli import board, bringup, console, demo, doctor, flash, fleet, image, kconfig, lab, model, patch, render, sdcard, userland
+from k1.cli import (
+    board,
+    bringup,
+    console,
+    demo,
+    doctor,
+    flash,
+    fleet,
+    image,
+    kconfig,
+    lab,
+    model,
+    patch,
+    render,
+    sdcard,
+    userland,
+)
 from k1.errors import Exit, K1Error
 from k1.output import err
 
