@@ -305,7 +305,7 @@ def test_proposed_context_and_layers_are_the_largest_that_fit(r1: Model) -> None
         assert not vram.budget(tensors.place(r1, larger), larger).fits(limit)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(256, 30000))
 def test_every_proposal_fits(r1: Model, limit_mib: int) -> None:
     command = llama_command.parse(shlex.split(f"-ngl 99 -ot '{REGEX}=CPU' -mla 3 -fa on -c 65536"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -99,6 +100,14 @@ class Model:
     def loaded(self) -> tuple[Tensor, ...]:
         """The tensors that are loaded."""
         return tuple(tensor for tensor in self.tensors if tensor.layer is None or tensor.layer < self.n_loaded)
+
+    @cached_property
+    def by_layer(self) -> dict[int | None, list[Tensor]]:
+        """Layer → its tensors, as far as they are loaded."""
+        found: dict[int | None, list[Tensor]] = defaultdict(list)
+        for tensor in self.loaded:
+            found[tensor.layer].append(tensor)
+        return found
 
     @cached_property
     def by_name(self) -> dict[str, Tensor]:

@@ -72,13 +72,14 @@ def place(model: Model, command: Command) -> Placement:
     cards = max(len(command.split), *named, 1) if named or command.split else 1
     layers, output = _layers(model, command, cards)
     where: dict[str, int] = {}
+    in_memory = _cpu_moe(model, command)
     for tensor in model.loaded:
         if tensor.layer is None:
             # The embedding is read by few rows a token and always stays in memory.
             where[tensor.name] = CPU if tensor.name.startswith("token_embd") else output
         else:
             where[tensor.name] = layers[tensor.layer]
-            if tensor.is_routed_expert and tensor.layer in _cpu_moe(model, command):
+            if tensor.is_routed_expert and tensor.layer in in_memory:
                 where[tensor.name] = CPU
     for effect in effects:
         found = _CARD.fullmatch(effect.override.buffer)
@@ -113,7 +114,8 @@ def _effects(model: Model, command: Command) -> list[Effect]:
     taken: set[str] = set()
     for override in command.overrides:
         matched, faults = _judge(override, model)
-        moved = tuple(tensor for tensor in model.loaded if tensor.name in matched - taken)
+        new = matched - taken
+        moved = tuple(tensor for tensor in model.loaded if tensor.name in new)
         if matched and not moved:
             text = "moves nothing: an override before it takes all that it matches"
             faults.append(Fault(Verdict.WARN, text, "put the narrower pattern first"))

@@ -142,8 +142,8 @@ def _layer_compute(placement: Placement, command: Command, ctx: int, layer: int,
     """The largest intermediate results of a layer, in bytes of F32."""
     model = placement.model
     widths = Counter[str]()
-    for tensor in model.loaded:
-        if tensor.layer == layer and ".ffn_" in tensor.name and placement.where[tensor.name] == card:
+    for tensor in model.by_layer[layer]:
+        if ".ffn_" in tensor.name and placement.where[tensor.name] == card:
             widths[_kind_of_ffn(tensor)] += tensor.rows
     widths["exps"] *= int(model.find("expert_used_count") or 1)
     ffn = max(widths.values(), default=0) + 2 * model.number("embedding_length")
@@ -181,8 +181,8 @@ def _expert_copies(placement: Placement, command: Command, layer: int) -> int:
         return 0
     sizes = {
         tensor.name.split(".")[2]: tensor.size
-        for tensor in model.loaded
-        if tensor.layer == layer and tensor.is_routed_expert and placement.where[tensor.name] == CPU
+        for tensor in model.by_layer[layer]
+        if tensor.is_routed_expert and placement.where[tensor.name] == CPU
     }
     fused = sizes.get("ffn_gate_exps", 0) + sizes.get("ffn_up_exps", 0) if command.fmoe else 0
     return max(fused, *sizes.values()) if sizes else 0
