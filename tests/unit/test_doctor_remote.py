@@ -88,6 +88,15 @@ def test_a_host_that_does_not_answer_is_a_finding_and_the_others_go_on(ssh: Path
     assert any(row["where"] == "up" for row in rows)
 
 
+def test_the_nodes_of_a_fleet_are_examined_by_name(ssh: Path, tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text("[[node]]\nrank = 0\nname = 'head'\n[[node]]\nrank = 1\n")
+    result = CliRunner().invoke(doctor_cli.app, ["--fleet", str(fleet), "--json"])
+    assert result.exit_code == 4
+    assert [(row["where"], row["id"]) for row in json.loads(result.stdout)] == [("head", "ssh"), ("k1-1", "ssh")]
+    assert "192.168.1.101" in result.stdout
+
+
 def test_a_machine_that_says_nothing_is_told() -> None:
     with pytest.raises(CheckFailed, match="nothing came back: ssh ended with status 0"):
         remote.collect(["true"], K1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import typer
 
 from k1 import board as boards
 from k1 import files, output
+from k1 import fleet as fleets
 from k1 import lab as labs
 from k1.board import Board
 from k1.cli import doctor_ask, doctor_crash, doctor_hailo, doctor_log, doctor_tensors
@@ -34,6 +36,7 @@ def examine(
         None, "--host", help="Examine a machine over SSH, such as root@192.168.1.101."
     ),
     lab: str = typer.Option("", "--lab", help="Examine the running boards of this lab."),
+    fleet: Path | None = typer.Option(None, "--fleet", help="Examine the nodes of this fleet.toml over SSH."),
     show_all: bool = typer.Option(False, "--all", "-a", help="Show skipped checks too, each with its reason."),
     fix: bool = typer.Option(False, "--fix", help="Offer to apply the safe fixes, and note how to undo them."),
     yes: bool = typer.Option(False, "--yes", "-y", help="With --fix: apply them without asking."),
@@ -46,11 +49,14 @@ def examine(
     """Examine this machine (or captured ones). Exit code 3: warnings found, 4: failures found."""
     if context.invoked_subcommand:
         return
-    if fix and (root or host or lab or as_json):
-        raise K1Error("--fix works on this machine only, and asks", hint="drop --root, --host, --lab and --json")
+    if fix and (root or host or lab or fleet or as_json):
+        raise K1Error(
+            "--fix works on this machine only, and asks", hint="drop --root, --host, --lab, --fleet and --json"
+        )
     limits = check.load_limits(thresholds, min_cma_mb=min_cma, max_vram_mb=max_vram)
     facts = boards.load(board)
-    commands = {name: remote.ssh(name) for name in host or []} | (_lab_commands(lab) if lab else {})
+    commands = {name: remote.ssh(name) for name in host or []}
+    commands |= (_lab_commands(lab) if lab else {}) | (_fleet_commands(fleet) if fleet else {})
     short = len({folder.name for folder in root or []}) == len(root or [])
     systems: dict[str, System] = {
         folder.name if short and folder.name else str(folder): Captured(folder) for folder in root or []
@@ -73,13 +79,20 @@ def _lab_commands(name: str) -> dict[str, list[str]]:
     return {board.hostname: found.ssh(board.rank).command() for board in found.status()}
 
 
+def _fleet_commands(path: Path) -> dict[str, list[str]]:
+    return {node.hostname: remote.ssh(f"root@{node.address.ip}") for node in fleets.load(path)}
+
+
 def _collect(commands: dict[str, list[str]], board: Board, systems: dict[str, System]) -> list[Finding]:
-    """Add what each machine prints to `systems`; returns findings for those that cannot be asked."""
+    """Add what each machine prints to `systems`, asked all at once; returns findings for those that cannot be."""
     lost: list[Finding] = []
-    for name, command in commands.items():
-        with output.task(f"asking {name}"):
+    if not commands:
+        return lost
+    with output.task(f"asking {', '.join(commands)}"), ThreadPoolExecutor() as pool:
+        asked = {name: pool.submit(remote.collect, command, board) for name, command in commands.items()}
+        for name, answer in asked.items():
             try:
-                systems[name] = remote.collect(command, board)
+                systems[name] = answer.result()
             except CheckFailed as error:
                 lost.append(remote.unreachable(name, error.message))
     return lost
