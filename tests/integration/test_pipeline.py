@@ -308,6 +308,25 @@ def test_a_lost_rank_ends_the_request_in_time(
     assert "Paris" in head.complete(prompt="The capital of France is", max_tokens=4, temperature=0).text
 
 
+def test_a_new_rank_0_is_served_by_the_old_others(cluster: StartCluster) -> None:
+    three = cluster(3)
+    expected = texts(three.start_all())
+    three.head.process.kill()
+    three.head.process.wait()
+    three.start(0)
+    three.wait_ready()
+    assert texts(three.head) == expected
+
+
+def test_the_other_ranks_say_that_they_are_workers(cluster: StartCluster) -> None:
+    two = cluster(2)
+    two.start_all()
+    answer = two.daemons[1].ask("GET", "/health")
+    assert (answer.status, answer.json["status"]) == (200, "worker")
+    refused = two.daemons[1].complete(**GREEDY)
+    assert (refused.status, "rank 0" in refused.error["message"]) == (503, True)
+
+
 def test_a_broken_link_between_two_others_is_told_to_rank_0(cluster: StartCluster) -> None:
     three = cluster(3)
     head = three.start_all()

@@ -142,12 +142,16 @@ static json_t *ranks(const k1_cluster *cluster) {
     return list;
 }
 
+static const char *status_of(const k1_api_health *health) {
+    bool worker = health->cluster != NULL && !k1_cluster_is_head(health->cluster);
+    return health->why_not != NULL ? "waiting" : worker ? "worker" : "ok";
+}
+
 char *k1_api_health_body(const k1_api_health *health) {
-    json_t *object =
-        json_pack("{s:s,s:s,s:s,s:I,s:I,s:s,s:I,s:I}", "status", health->why_not == NULL ? "ok" : "waiting", "version",
-                  K1_VERSION, "model", health->model, "n_ctx", (json_int_t)health->n_ctx, "n_threads",
-                  (json_int_t)health->n_threads, "kernels", health->kernels, "running", (json_int_t)health->n_running,
-                  "waiting", (json_int_t)health->n_waiting);
+    json_t *object = json_pack("{s:s,s:s,s:s,s:I,s:I,s:s,s:I,s:I}", "status", status_of(health), "version", K1_VERSION,
+                               "model", health->model, "n_ctx", (json_int_t)health->n_ctx, "n_threads",
+                               (json_int_t)health->n_threads, "kernels", health->kernels, "running",
+                               (json_int_t)health->n_running, "waiting", (json_int_t)health->n_waiting);
     if (health->why_not != NULL) {
         json_object_set_new(object, "reason", json_string(health->why_not));
     }

@@ -7,7 +7,7 @@
 
 typedef enum state { WAITING, PLANNING, READY } state;
 
-enum { REPLAN_SECONDS = 1, SYNC_SECONDS = 10, CONTROL_FRAMES = 64 };
+enum { PAUSE_SECONDS = 1, MAX_PAUSE_SECONDS = 60, SYNC_SECONDS = 10, CONTROL_FRAMES = 64 };
 
 struct k1_cluster {
     k1_cluster_config config;
@@ -20,6 +20,7 @@ struct k1_cluster {
     k1_worker *worker;
     k1_frames control; /* taken and given back here */
     struct event *timer;
+    int pause;   /* seconds until the next plan after one that failed */
     state state; /* rank 0's */
     k1_plan plan;
     uint32_t epoch;
@@ -79,6 +80,7 @@ k1_cluster *k1_cluster_new(const k1_cluster_config *config, k1_err *err) {
         return NULL;
     }
     c->config = *config;
+    c->pause = PAUSE_SECONDS;
     c->nodes = nodes;
     if (cut_nodes(c, err) != 0 || check_config(c, err) != 0 ||
         k1_cluster_key_load(config->key_file, c->key, err) != 0) {
@@ -89,6 +91,7 @@ k1_cluster *k1_cluster_new(const k1_cluster_config *config, k1_err *err) {
 }
 
 uint32_t k1_cluster_n_ranks(const k1_cluster *c) { return c->n_ranks; }
+bool k1_cluster_is_head(const k1_cluster *c) { return c->config.rank == 0; }
 
 /* ---- messages of our own ---- */
 
@@ -140,11 +143,14 @@ static void make_plan(k1_cluster *c) {
     k1_worker_plan(c->worker, &c->plan, k1_rpc_session(c->rpc), c->epoch);
     for (uint32_t r = 1; r < c->n_ranks; r++) {
         k1_frame *frame = control_frame(c, K1_MSG_PLAN, r);
-        if (frame != NULL) {
-            k1_plan_encode(&c->plan, k1_frame_payload(frame));
-            frame->header.payload_size = K1_PLAN_BYTES;
-            k1_rpc_send(c->rpc, frame);
+        if (frame == NULL) { /* none left: links that do not take what is sent are lost soon */
+            c->state = WAITING;
+            set_timer(c, PAUSE_SECONDS);
+            return;
         }
+        k1_plan_encode(&c->plan, k1_frame_payload(frame));
+        frame->header.payload_size = K1_PLAN_BYTES;
+        k1_rpc_send(c->rpc, frame);
     }
     set_timer(c, SYNC_SECONDS);
 }
@@ -157,11 +163,13 @@ static void set_why(k1_cluster *c, const char *why) {
     }
 }
 
+/* A plan that fails again is made again, but ever more seldom. */
 static void lose(k1_cluster *c, const char *why) {
     set_why(c, why);
     c->state = WAITING;
     k1_worker_lost(c->worker, why);
-    set_timer(c, REPLAN_SECONDS);
+    set_timer(c, c->pause);
+    c->pause = 2 * c->pause < MAX_PAUSE_SECONDS ? 2 * c->pause : MAX_PAUSE_SECONDS;
 }
 
 static void describe_split(const k1_cluster *c, char *out, size_t size) {
@@ -173,13 +181,14 @@ static void describe_split(const k1_cluster *c, char *out, size_t size) {
     }
 }
 
+/* A rank has made its caches (while PLANNING), or cannot serve this plan (at any time). */
 static void take_sync(k1_cluster *c, const k1_header *h, const char *error, size_t n) {
-    if (c->state != PLANNING || h->plan_epoch != c->epoch || h->rank >= c->n_ranks) {
-        if (c->state != READY || (h->flags & K1_FLAG_ERROR) == 0 || h->plan_epoch != c->epoch) {
-            return;
-        }
+    bool failed = (h->flags & K1_FLAG_ERROR) != 0;
+    if (h->session != k1_rpc_session(c->rpc) || h->plan_epoch != c->epoch || h->rank >= c->n_ranks ||
+        c->state == WAITING || (c->state == READY && !failed)) {
+        return;
     }
-    if (h->flags & K1_FLAG_ERROR) {
+    if (failed) {
         char why[K1_RPC_TEXT + 1];
         snprintf(why, sizeof why, "rank %" PRIu32 " (%s): %.*s", h->rank, c->address[h->rank], (int)n, error);
         lose(c, why);
@@ -195,6 +204,7 @@ static void take_sync(k1_cluster *c, const k1_header *h, const char *error, size
     describe_split(c, split, sizeof split);
     c->state = READY;
     c->why[0] = '\0';
+    c->pause = PAUSE_SECONDS;
     evtimer_del(c->timer);
     k1_log_line(c->config.log, K1_LOG_INFO, "ready", "plan=%" PRIu32 " ranks=%" PRIu32 " layers=%s", c->epoch,
                 c->n_ranks, split);
@@ -203,15 +213,19 @@ static void take_sync(k1_cluster *c, const k1_header *h, const char *error, size
 static void on_timer(evutil_socket_t fd, short what, void *arg) {
     k1_cluster *c = arg;
     (void)fd, (void)what;
-    for (uint32_t r = 0; c->state == PLANNING && r < c->n_ranks; r++) {
+    if (c->state != PLANNING) {
+        make_plan(c);
+        return;
+    }
+    /* Large caches take their time, and a rank that is gone is noticed by its link: wait on. */
+    for (uint32_t r = 0; c->why[0] == '\0' && r < c->n_ranks; r++) {
         if (!c->synced[r]) {
             char why[K1_RPC_TEXT + 1];
-            snprintf(why, sizeof why, "rank %" PRIu32 " (%s) has not answered the plan", r, c->address[r]);
+            snprintf(why, sizeof why, "rank %" PRIu32 " (%s) has not answered the plan yet", r, c->address[r]);
             set_why(c, why);
-            break;
         }
     }
-    make_plan(c);
+    set_timer(c, SYNC_SECONDS);
 }
 
 /* ---- the other ranks ---- */
@@ -222,36 +236,23 @@ static bool links_stand(const k1_cluster *c) {
 }
 
 static void release_sync(k1_cluster *c) {
-    if (c->sync != NULL && links_stand(c)) {
+    bool failed = c->sync != NULL && (c->sync->header.flags & K1_FLAG_ERROR) != 0;
+    if (c->sync != NULL && (failed || links_stand(c))) {
         k1_frame *frame = c->sync;
         c->sync = NULL;
         k1_rpc_send(c->rpc, frame);
     }
 }
 
-static void take_plan(k1_cluster *c, const k1_frame *frame) {
-    k1_err err;
-    k1_plan plan;
-    uint32_t n_layer = k1_model_hparams(c->runtime->model)->n_layer;
-    if (k1_plan_decode(k1_frame_payload(frame), frame->header.payload_size, n_layer, &plan, &err) != 0 ||
-        plan.n_ranks != c->n_ranks) {
-        k1_log_line(c->config.log, K1_LOG_ERROR, "plan_refused", "plan=%" PRIu32 " reason=\"%s\"",
-                    frame->header.plan_epoch, plan.n_ranks != c->n_ranks ? "other number of ranks" : err.text);
-        return;
-    }
+static void drop_sync(k1_cluster *c) {
     if (c->sync != NULL) {
         k1_worker_sent(c->worker, c->sync);
         c->sync = NULL;
     }
-    c->plan = plan;
-    c->epoch = frame->header.plan_epoch;
-    k1_log_line(c->config.log, K1_LOG_INFO, "plan", "plan=%" PRIu32 " layers=%" PRIu32 "-%" PRIu32, c->epoch,
-                plan.layers[c->config.rank].first, plan.layers[c->config.rank].end - 1);
-    k1_worker_plan(c->worker, &plan, frame->header.session, c->epoch);
 }
 
-/* Rank 0 cannot see this loss, so it is told. */
-static void report_loss(k1_cluster *c, const char *why) {
+/* Tell rank 0 that its plan cannot be served here, or not any more: a loss between two others it cannot see. */
+static void report(k1_cluster *c, const char *why) {
     k1_frame *frame = k1_rpc_is_up(c->rpc, 0) ? control_frame(c, K1_MSG_SYNC, 0) : NULL;
     if (frame != NULL) {
         size_t n = strnlen(why, K1_RPC_TEXT);
@@ -260,6 +261,27 @@ static void report_loss(k1_cluster *c, const char *why) {
         frame->header.flags = K1_FLAG_ERROR;
         k1_rpc_send(c->rpc, frame);
     }
+}
+
+static void take_plan(k1_cluster *c, const k1_frame *frame) {
+    k1_err err;
+    k1_plan plan;
+    uint32_t n_layer = k1_model_hparams(c->runtime->model)->n_layer;
+    int failed = k1_plan_decode(k1_frame_payload(frame), frame->header.payload_size, n_layer, &plan, &err);
+    if (failed == 0 && plan.n_ranks != c->n_ranks) {
+        failed = k1_fail(&err, "plan: %" PRIu32 " ranks, but nodes has %" PRIu32, plan.n_ranks, c->n_ranks);
+    }
+    c->epoch = frame->header.plan_epoch;
+    if (failed != 0) {
+        k1_log_line(c->config.log, K1_LOG_ERROR, "plan_refused", "plan=%" PRIu32 " reason=\"%s\"", c->epoch, err.text);
+        report(c, err.text);
+        return;
+    }
+    drop_sync(c);
+    c->plan = plan;
+    k1_log_line(c->config.log, K1_LOG_INFO, "plan", "plan=%" PRIu32 " layers=%" PRIu32 "-%" PRIu32, c->epoch,
+                plan.layers[c->config.rank].first, plan.layers[c->config.rank].end - 1);
+    k1_worker_plan(c->worker, &plan, frame->header.session, c->epoch);
 }
 
 /* ---- what comes in ---- */
@@ -282,6 +304,7 @@ static void on_up(void *arg, uint32_t rank) {
     if (c->config.rank > 0) {
         release_sync(c);
     } else if (c->state == WAITING) {
+        c->pause = PAUSE_SECONDS;
         make_plan(c);
     }
 }
@@ -292,8 +315,10 @@ static void on_down(void *arg, uint32_t rank, const char *reason) {
         if (c->state != WAITING) {
             lose(c, reason);
         }
+    } else if (rank == 0) {
+        drop_sync(c); /* a new rank 0 must not get it */
     } else if (rank == c->config.rank + 1) {
-        report_loss(c, reason);
+        report(c, reason);
     }
 }
 
@@ -308,6 +333,7 @@ void k1_cluster_send(void *arg, k1_frame *frame) {
         take_sync(c, &frame->header, (const char *)k1_frame_payload(frame), frame->header.payload_size);
         k1_worker_sent(c->worker, frame);
     } else if (frame->header.msg_type == K1_MSG_SYNC) {
+        drop_sync(c);
         c->sync = frame;
         release_sync(c);
     } else {
@@ -383,10 +409,7 @@ void k1_cluster_stop(k1_cluster *c) {
         c->rpc = NULL;
         k1_rpc_free(rpc, "the daemon stops");
     }
-    if (c->sync != NULL) {
-        k1_worker_sent(c->worker, c->sync);
-        c->sync = NULL;
-    }
+    drop_sync(c);
 }
 
 void k1_cluster_free(k1_cluster *c) {
@@ -427,8 +450,8 @@ k1_cluster_node k1_cluster_node_of(const k1_cluster *c, uint32_t rank) {
         .address = c->address[rank],
         .self = self,
         .up = self || k1_rpc_is_up(c->rpc, rank),
-        .first = c->plan.layers[rank].first,
-        .end = c->plan.layers[rank].end,
+        .first = c->epoch > 0 ? c->plan.layers[rank].first : 0,
+        .end = c->epoch > 0 ? c->plan.layers[rank].end : 0,
         .rtt_us = self ? 0 : k1_rpc_rtt_us(c->rpc, rank),
     };
 }

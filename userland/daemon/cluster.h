@@ -23,6 +23,7 @@ typedef struct k1_cluster_config {
 /* Read and check the configuration and the key; opens nothing. */
 k1_cluster *k1_cluster_new(const k1_cluster_config *config, k1_err *err);
 uint32_t k1_cluster_n_ranks(const k1_cluster *cluster);
+bool k1_cluster_is_head(const k1_cluster *cluster); /* rank 0, which answers requests */
 /* Listen and dial. worker's on_frame and on_room must be k1_cluster_send and k1_cluster_resume. */
 int k1_cluster_start(k1_cluster *cluster, struct event_base *base, k1_runtime *runtime, k1_worker *worker,
                      const uint8_t model_sha256[32], k1_err *err);

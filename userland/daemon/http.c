@@ -23,6 +23,7 @@ enum {
 };
 
 static const struct timeval idle = {.tv_sec = IDLE_SECONDS};
+static const struct timeval stop_limit = {.tv_sec = 5};
 
 /* One completion and its client. */
 typedef struct exchange {
@@ -247,17 +248,16 @@ static void add_text(exchange *x, const k1_reply *reply) {
 
 static void log_end(const exchange *x, k1_reply_kind how, const char *why) {
     static const char *const outcomes[] = {
-        [K1_REPLY_DONE] = "done",
-        [K1_REPLY_REFUSED] = "refused",
-        [K1_REPLY_FAILED] = "failed",
-        [K1_REPLY_CANCELLED] = "cancelled",
+        [K1_REPLY_DONE] = "done",           [K1_REPLY_REFUSED] = "refused",         [K1_REPLY_FAILED] = "failed",
+        [K1_REPLY_CANCELLED] = "cancelled", [K1_REPLY_UNAVAILABLE] = "unavailable",
     };
     const k1_request *r = &x->job.request;
     bool done = how == K1_REPLY_DONE;
     k1_log_line(x->http->config.log, how == K1_REPLY_FAILED ? K1_LOG_ERROR : K1_LOG_INFO, "completion",
-                "id=%s outcome=%s prompt=%zu generated=%zu prompt_ms=%.1f predicted_ms=%.1f%s%s", x->id, outcomes[how],
-                r->n_prompt, k1_request_n_generated(r), done ? k1_request_prompt_ms(r) : 0,
-                done ? k1_request_predicted_ms(r) : 0, why[0] != '\0' ? " error=" : "", why);
+                "id=%s outcome=%s prompt=%zu generated=%zu prompt_ms=%.1f predicted_ms=%.1f%s%s%s", x->id,
+                outcomes[how], r->n_prompt, k1_request_n_generated(r), done ? k1_request_prompt_ms(r) : 0,
+                done ? k1_request_predicted_ms(r) : 0, why[0] != '\0' ? " error=\"" : "", why,
+                why[0] != '\0' ? "\"" : "");
 }
 
 static void tell_end(exchange *x, k1_reply_kind how, const char *why) {
@@ -271,6 +271,9 @@ static void tell_end(exchange *x, k1_reply_kind how, const char *why) {
         break;
     case K1_REPLY_FAILED:
         error = make_error(500, "", why);
+        break;
+    case K1_REPLY_UNAVAILABLE:
+        error = make_error(503, "", why);
         break;
     default:
         error = make_error(503, "", "the server is stopping; try again later");
@@ -376,6 +379,9 @@ static void get_health(k1_http *http, struct evhttp_request *req) {
         .why_not = why_not(http),
         .cluster = http->config.cluster,
     };
+    if (http->bound != NULL && health.cluster != NULL && !k1_cluster_is_head(health.cluster)) {
+        health.why_not = NULL; /* it does what is asked of it: to be a worker */
+    }
     send_json(req, health.why_not == NULL ? HTTP_OK : 503, k1_api_health_body(&health));
 }
 
@@ -555,6 +561,7 @@ void k1_http_stop(k1_http *http) {
         k1_worker_cancel(http->config.worker, &x->job);
     }
     leave_when_idle(http);
+    event_base_loopexit(http->base, &stop_limit); /* whatever the other ranks do */
 }
 
 void k1_http_free(k1_http *http) {

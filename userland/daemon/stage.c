@@ -1,6 +1,7 @@
 #include "stage.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,7 @@ struct k1_stage {
     uint32_t last_gen;
     k1_frame *spare; /* to send */
     k1_text text;
+    char why[K1_RPC_TEXT + 1]; /* there is no plan */
 };
 
 static uint32_t elapsed_us(int64_t since_ns) { return (uint32_t)((k1_now_ns() - since_ns) / 1000); }
@@ -160,10 +162,12 @@ bool k1_stage_send_sync(k1_stage *stage, uint64_t session, uint32_t epoch, const
     return true;
 }
 
-static void send_failure(k1_stage *stage, const slot *s, const char *why) {
+/* What comes after for this slot is dropped. */
+static void send_failure(k1_stage *stage, slot *s, const char *why) {
     address_slot(stage, s, K1_MSG_BACKWARD);
     put_text(stage->spare, why);
     send_spare(stage, 0);
+    s->open = false;
 }
 
 /* Open, truncate or cancel, down the pipeline. */
@@ -210,9 +214,8 @@ static slot *free_slot(k1_stage *stage) {
 
 bool k1_stage_begin(k1_stage *stage, k1_job *job) {
     k1_err err;
-    static const char no_plan[] = "the cluster is not complete; try again later";
     if (stage->plan.n_ranks == 0) {
-        reply(stage, job, K1_REPLY_FAILED, no_plan, sizeof no_plan - 1);
+        reply(stage, job, K1_REPLY_UNAVAILABLE, stage->why, strlen(stage->why));
         return true;
     }
     if (stage->plan.n_ranks > 1 && !reserve(stage)) {
@@ -368,6 +371,7 @@ void k1_stage_end(k1_stage *stage, k1_reply_kind kind, const char *why) {
         }
     }
     drop_plan(stage);
+    snprintf(stage->why, sizeof stage->why, "%s", why);
 }
 
 /* ---- messages ---- */
@@ -375,10 +379,11 @@ void k1_stage_end(k1_stage *stage, k1_reply_kind kind, const char *why) {
 static void take_backward(k1_stage *stage, slot *s, const k1_frame *in) {
     k1_err err;
     k1_trace trace;
-    if (s->job == NULL || !s->waiting) {
+    bool failed = (in->header.flags & K1_FLAG_ERROR) != 0;
+    if (s->job == NULL || (!failed && (!s->waiting || in->header.rank + 1 != stage->plan.n_ranks))) {
         return;
     }
-    if (in->header.flags & K1_FLAG_ERROR) {
+    if (failed) {
         char text[K1_RPC_TEXT + 1];
         size_t n = in->header.payload_size < K1_RPC_TEXT ? in->header.payload_size : K1_RPC_TEXT;
         memcpy(text, k1_frame_payload(in), n);
@@ -509,6 +514,9 @@ bool k1_stage_take_frame(k1_stage *stage, const k1_frame *in) {
     }
     slot *s = &stage->slots[h->slot];
     bool opens = h->msg_type == K1_MSG_OPEN && stage->rank > 0;
+    if (stage->rank > 0 && h->rank + 1 != stage->rank) { /* requests come from the rank before */
+        return true;
+    }
     if (!opens && (!s->open || s->gen != h->slot_gen)) {
         return true;
     }

@@ -98,7 +98,8 @@ static k1_frame *take_tx(void *arg) {
     k1_frame *frame = k1_frames_take(&worker->tx);
     if (frame == NULL) {
         atomic_store(&worker->starved, true);
-        frame = k1_frames_take(&worker->tx); /* one may have come in between, and nobody would tell */
+        atomic_thread_fence(memory_order_seq_cst); /* pairs with the one in k1_worker_sent: one side sees the other */
+        frame = k1_frames_take(&worker->tx);       /* one may have come in between, and nobody would tell */
     }
     return frame;
 }
@@ -192,7 +193,8 @@ static void *worker_main(void *arg) {
     worker->start_failed = start_engine(worker, &worker->start_err);
     wake(worker->reply_fd);
     while (worker->start_failed == 0) {
-        if (take_orders(worker) || give_sync(worker) || take_message(worker) || take_job(worker)) {
+        if (take_orders(worker) || give_sync(worker) || (!atomic_load(&worker->quit) && take_message(worker)) ||
+            take_job(worker)) {
             continue;
         }
         if (atomic_load(&worker->quit)) {
@@ -379,6 +381,7 @@ void k1_worker_take_frame(k1_worker *worker, k1_frame *frame) {
 
 void k1_worker_sent(k1_worker *worker, k1_frame *frame) {
     k1_frames_give(&worker->tx, frame);
+    atomic_thread_fence(memory_order_seq_cst);
     if (atomic_exchange(&worker->starved, false)) {
         wake(worker->job_fd);
     }
@@ -408,10 +411,10 @@ void k1_worker_lost(k1_worker *worker, const char *why) {
         k1_reply *r = calloc(1, sizeof *r + K1_RPC_TEXT + 1);
         unlink_job(worker, job);
         if (r == NULL) {
-            job->on_reply(job, &(k1_reply){.job = job, .kind = K1_REPLY_FAILED});
+            job->on_reply(job, &(k1_reply){.job = job, .kind = K1_REPLY_UNAVAILABLE});
             continue;
         }
-        *r = (k1_reply){.job = job, .kind = K1_REPLY_FAILED, .n = strnlen(why, K1_RPC_TEXT)};
+        *r = (k1_reply){.job = job, .kind = K1_REPLY_UNAVAILABLE, .n = strnlen(why, K1_RPC_TEXT)};
         memcpy(r->text, why, r->n);
         job->on_reply(job, r);
         free(r);

@@ -10,11 +10,12 @@
 #include "k1/runtime.h"
 
 typedef enum k1_reply_kind {
-    K1_REPLY_TEXT,      /* more text is visible */
-    K1_REPLY_DONE,      /* the request's tokens, finish and times may be read */
-    K1_REPLY_REFUSED,   /* text says what is wrong with the request */
-    K1_REPLY_FAILED,    /* text says what went wrong here */
-    K1_REPLY_CANCELLED, /* as asked for */
+    K1_REPLY_TEXT,        /* more text is visible */
+    K1_REPLY_DONE,        /* the request's tokens, finish and times may be read */
+    K1_REPLY_REFUSED,     /* text says what is wrong with the request */
+    K1_REPLY_FAILED,      /* text says what went wrong here */
+    K1_REPLY_CANCELLED,   /* as asked for */
+    K1_REPLY_UNAVAILABLE, /* it was not begun: text says what is missing */
 } k1_reply_kind;
 
 typedef struct k1_job k1_job;

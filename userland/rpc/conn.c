@@ -103,7 +103,9 @@ static void encode(k1_conn *conn, k1_frame *frame) {
     k1_header *header = &frame->header;
     header->version = K1_RPC_VERSION;
     header->seq_num = conn->send_seq++;
-    header->session = conn->rpc->session;
+    if (header->session == 0) { /* an engine's message keeps the session it belongs to */
+        header->session = conn->rpc->session;
+    }
     header->rank = conn->rpc->config.rank;
     header->crc32 = k1_crc32(k1_frame_payload(frame), header->payload_size);
     memset(header->mac, 0, sizeof header->mac);

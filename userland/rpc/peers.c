@@ -43,7 +43,7 @@ static void up(k1_peer *peer) {
     peer->refused.text[0] = '\0';
     peer->n_failed = 0;
     peer->n_rtt = 0;
-    k1_log_line(config->log, K1_LOG_INFO, "peer_up", "rank=%u peer=%s", peer->rank, peer->name);
+    k1_log_line(config->log, K1_LOG_INFO, "peer_up", "peer_rank=%u peer=%s", peer->rank, peer->name);
     k1_dial_ping(peer->out);
     config->on_up(config->arg, peer->rank);
 }
@@ -70,7 +70,7 @@ void k1_peer_down(k1_peer *peer, const char *why) {
     peer->in = peer->out = NULL;
     peer->up = false;
     peer->why = reason;
-    k1_log_line(config->log, K1_LOG_WARN, "peer_down", "rank=%u peer=%s reason=\"%s\"", peer->rank, peer->name,
+    k1_log_line(config->log, K1_LOG_WARN, "peer_down", "peer_rank=%u peer=%s reason=\"%s\"", peer->rank, peer->name,
                 reason.text);
     k1_conn_free(in);
     k1_conn_free(out);
@@ -81,7 +81,7 @@ void k1_peer_down(k1_peer *peer, const char *why) {
 void k1_peer_waiting(k1_peer *peer, const k1_err *why) {
     peer->why = *why;
     k1_log_line(peer->rpc->config.log, peer->told_waiting ? K1_LOG_DEBUG : K1_LOG_INFO, "peer_waiting",
-                "rank=%u peer=%s reason=\"%s\"", peer->rank, peer->name, why->text);
+                "peer_rank=%u peer=%s reason=\"%s\"", peer->rank, peer->name, why->text);
     peer->told_waiting = true;
 }
 
@@ -102,8 +102,8 @@ void k1_peer_refused(k1_rpc *rpc, k1_peer *peer, const char *address, const k1_e
     }
     if (strcmp(peer->refused.text, why->text) != 0) {
         peer->refused = *why;
-        k1_log_line(rpc->config.log, K1_LOG_WARN, "peer_refused", "rank=%u peer=%s reason=\"%s\"", peer->rank, address,
-                    why->text);
+        k1_log_line(rpc->config.log, K1_LOG_WARN, "peer_refused", "peer_rank=%u peer=%s reason=\"%s\"", peer->rank,
+                    address, why->text);
     }
 }
 
