@@ -11,7 +11,7 @@ from typing import NoReturn
 import typer
 
 from k1 import __version__
-from k1.cli import board, demo, fleet, image, kconfig, lab, model, patch, render, userland
+from k1.cli import board, demo, deploy, fleet, image, kconfig, key, lab, model, nodes, patch, render, userland
 from k1.errors import Exit, K1Error
 from k1.output import err
 
@@ -26,12 +26,18 @@ app.add_typer(board.app, name="board")
 app.add_typer(fleet.app, name="fleet")
 app.add_typer(image.app, name="image")
 app.add_typer(kconfig.app, name="kconfig")
+app.add_typer(key.app, name="key")
 app.add_typer(lab.app, name="lab")
 app.add_typer(model.app, name="model")
 app.add_typer(patch.app, name="patch")
 app.add_typer(userland.app, name="userland")
 app.command(name="render")(render.render)
 app.command(name="demo")(demo.demo)
+app.command(name="deploy")(deploy.deploy)
+app.command(name="rollback")(deploy.roll_back)
+app.command(name="status")(nodes.show_status)
+app.command(name="logs")(nodes.logs)
+app.command(name="run", context_settings={"ignore_unknown_options": True})(nodes.run)
 
 
 _OTHER_FOLDER = "set K1_BUILD and K1_CACHE to folders you can write"
