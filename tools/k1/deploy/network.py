@@ -123,8 +123,12 @@ def carried(head: Node, others: Sequence[Node], mtu: int) -> list[str]:
 def _unanswered(head: Node, others: Sequence[Node], size: int) -> list[str]:
     if not others:
         return []
+    tries = ("-c 1 -W 2", "-c 3 -W 3")  # the second for one that was lost by chance
     pings = " ".join(
-        f"(ping -c 2 -W 3 -s {size} {node.address} >/dev/null 2>&1 || echo {node.name}) &" for node in others
+        "("
+        + " || ".join(f"ping {each} -s {size} {node.address} >/dev/null 2>&1" for each in tries)
+        + f" || echo {node.name}) &"
+        for node in others
     )
     return sorted(head.sh(f"{pings} wait").split())
 
