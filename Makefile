@@ -7,7 +7,7 @@ SHELL_FILES = tools/setup .ci/run packaging/k1-release $(wildcard buildroot-ext/
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup image lab demo lint format test test-slow test-e2e test-reproducible bench bench-engine bench-pipeline clean lock test-buildroot test-kernel-twin
+.PHONY: help setup image lab demo lint format test test-slow test-e2e test-reproducible bench bench-engine bench-pipeline clean lock test-buildroot test-kernel-twin test-soak
 
 help: ## List the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -43,6 +43,8 @@ test-buildroot: .venv/ready ## Our external tree in a real Buildroot 2023.08: BU
 
 test-kernel-twin: .venv/ready ## Compile the kernel's pause patch on the image's own kernel source
 	$(PYTEST) tests/twin
+test-soak: .venv/ready ## Ten minutes of k1 console at full speed: no byte may be lost
+	K1_SOAK_SECONDS=600 $(PYTEST) -s tests/integration/test_console.py -k full_speed
 
 bench-engine: .venv/ready ## Tokens/s, start and memory of the engine here; LLAMA_BENCH=path compares with llama.cpp
 	@.venv/bin/python tests/bench/engine.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from k1 import paths
 from k1.drivers.patience import scaled
 from k1.lab import Lab
 
@@ -50,6 +52,19 @@ def install(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int
         lab.ssh(rank).run(f"cat > /run/{program} && chmod +x /run/{program}", stdin=binary)
 
     return put
+
+
+@pytest.fixture
+def own_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The images of a build folder of the test's own, to be damaged; all k1 commands of the test use it."""
+    built, images = paths.build_dir("virt"), tmp_path / "build" / "virt" / "images"
+    images.mkdir(parents=True)
+    shutil.copytree(built / "ssh", images.parent / "ssh")
+    for name in ("fw_dynamic.bin", "u-boot.bin", "Image", "manifest.json"):
+        shutil.copy(built / "images" / name, images)
+    subprocess.run(["cp", "--sparse=always", built / "images" / "sdcard.img", images], check=True)
+    monkeypatch.setenv("K1_BUILD", str(tmp_path / "build"))
+    return images
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

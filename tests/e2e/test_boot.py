@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -17,7 +15,7 @@ from k1 import paths
 from k1.drivers.patience import scaled
 from k1.image import debian
 from k1.lab import Lab
-from k1.run import require
+from support.card import slots
 
 # Where board/virt/dts/k1.dtsi.j2 puts the registers of the DDR PHY, one in each 32-bit word.
 PHY_WINDOW = 0x8E000000
@@ -40,18 +38,6 @@ def reboot(lab: Lab, rank: int) -> None:
     while lab.ssh(rank).run(boot_id, check=False).output.strip() in ("", before):
         assert time.monotonic() < deadline, "the board did not come back"
         time.sleep(0.5)
-
-
-def own_build(folder: Path, *names: str) -> Path:
-    """A build folder of the test's own: the key, the card and some images of the real one. Returns its images."""
-    built = paths.build_dir("virt")
-    images = folder / "virt" / "images"
-    images.mkdir(parents=True)
-    shutil.copytree(built / "ssh", folder / "virt" / "ssh")
-    for name in names:
-        shutil.copy(built / "images" / name, images)
-    subprocess.run(["cp", "--sparse=always", built / "images" / "sdcard.img", images], check=True)
-    return images
 
 
 def host_key(lab: Lab, rank: int) -> str:
@@ -108,16 +94,14 @@ def test_opensbi_programs_the_terminations_of_the_ddr_phy(lab: Lab) -> None:
 
 
 def test_without_the_patch_the_terminations_stay_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k1: Command
+    own_build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k1: Command
 ) -> None:
-    images = own_build(tmp_path, "u-boot.bin", "manifest.json")
-    monkeypatch.setenv("K1_BUILD", str(tmp_path))
     (tmp_path / "no-patches").mkdir()
     monkeypatch.setattr(paths, "PATCHES", tmp_path / "no-patches")
     firmware = debian.Image(boards.load("virt"), debian.Options(len(os.sched_getaffinity(0))))
-    manifest = (images / "manifest.json").read_text()
+    manifest = (own_build / "manifest.json").read_text()
     firmware.run("opensbi", force=False)
-    (images / "manifest.json").write_text(manifest)  # the lab asks for one; that of the image this firmware joins
+    (own_build / "manifest.json").write_text(manifest)  # the lab asks for one; that of the image this firmware joins
 
     own = Lab("odt")
     try:
@@ -261,15 +245,10 @@ def test_synced_data_survives_a_power_cut(lab: Lab, k1: Command) -> None:
     assert ask(lab, 1, "cat /data/kept") == "kept"
 
 
-def test_a_broken_slot_a_boots_slot_b(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k1: Command) -> None:
-    images = own_build(tmp_path, "fw_dynamic.bin", "u-boot.bin", "manifest.json")
-    table = json.loads(subprocess.run([require("sfdisk"), "--json", images / "sdcard.img"], capture_output=True).stdout)
-    (slot,) = (part for part in table["partitiontable"]["partitions"] if part["name"] == "slotA")
-    with (images / "sdcard.img").open("r+b") as card:
-        card.seek(slot["start"] * 512)
+def test_a_broken_slot_a_boots_slot_b(own_build: Path, k1: Command) -> None:
+    with (own_build / "sdcard.img").open("r+b") as card:
+        card.seek(slots(own_build / "sdcard.img")[0][0])
         card.write(os.urandom(65536))
-
-    monkeypatch.setenv("K1_BUILD", str(tmp_path))
     own = Lab("slots")
     try:
         k1("lab", "up", "-n", "1", "--name", own.name)

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from k1.drivers import qemu
+from k1.drivers.console import Listener
 from k1.errors import K1Error
 from k1.lab import Lab
 
@@ -93,6 +94,29 @@ def test_a_lab_from_up_to_down(build: Path) -> None:
     assert Lab().down() is True
     assert qemus(build) == []
     assert not (build / "lab" / "default").exists()
+
+
+def hear(listener: Listener, end: bytes) -> bytes:
+    """All bytes up to and including `end`; they come in pieces."""
+    heard = b""
+    deadline = time.monotonic() + 30
+    while end not in heard:
+        assert time.monotonic() < deadline, heard
+        heard += listener.read(1.0)
+    return heard
+
+
+def test_listening_hears_all_from_the_first_byte_until_the_board_goes_off(build: Path) -> None:
+    Lab().up(1, wait=False)
+    with Lab().listen(0) as listener:
+        assert hear(listener, b"ready\r\n") == b"OpenSBI v0.0 (echo)\r\nready\r\n"
+        with Lab().console(0) as console:
+            console.send("typed\r")
+            console.expect("typed", 10)
+        assert hear(listener, b"\r") == b"typed\r"
+        Lab().kill(0)
+        assert listener.read(10) == b""
+        assert not listener.is_on
 
 
 def test_a_killed_board_starts_again_with_its_disk_and_its_port(build: Path) -> None:

@@ -44,7 +44,7 @@ def words() -> dict[str, list[str]]:
 
 def make_lines(seed: int, count: int = LINES) -> list[str]:
     """Texts of mixed scripts; the same for the same seed."""
-    chance = random.Random(seed)  # noqa: S311
+    chance = random.Random(seed)
     kinds = words()
     lines = []
     for _ in range(count):
@@ -59,7 +59,7 @@ def make_lines(seed: int, count: int = LINES) -> list[str]:
 
 def break_bytes(lines: Iterable[str], seed: int) -> Iterator[bytes]:
     """The texts as UTF-8 with bytes changed, added and taken out."""
-    chance = random.Random(seed)  # noqa: S311
+    chance = random.Random(seed)
     for line in lines:
         data = bytearray(line.encode())
         for _ in range(chance.randint(1, 6)):
@@ -195,7 +195,7 @@ def assert_same(oracle: Any, texts: Sequence[str], got: Sequence[Encoded]) -> No
 
 def with_special(lines: Sequence[str], seed: int) -> list[str]:
     """The lines with added tokens strewn in, whole and cut."""
-    chance = random.Random(seed)  # noqa: S311
+    chance = random.Random(seed)
     texts = []
     for line in lines:
         at = chance.randint(0, len(line))

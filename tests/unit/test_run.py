@@ -110,3 +110,20 @@ def test_an_attached_program_has_the_terminal_and_its_failure_is_told(capfd: pyt
 def test_an_attached_program_that_is_missing_is_named() -> None:
     with pytest.raises(K1Error, match="no-such-program is not installed"):
         run_attached(["no-such-program"])
+
+
+def test_lines_are_seen_as_they_come_and_stderr_is_kept_apart() -> None:
+    seen: list[tuple[str, float]] = []
+    started = time.monotonic()
+    script = r"printf 'a\rb\n'; echo trouble >&2; sleep 1; echo c; exit 3"
+    result = run(["sh", "-c", script], on_line=lambda line: seen.append((line, time.monotonic())), check=False)
+    assert [line for line, _ in seen] == ["a", "b", "c"]
+    assert seen[0][1] - started < 0.9
+    assert (result.returncode, result.output, result.stderr) == (3, "a\nb\nc\n", "trouble\n")
+
+
+def test_a_program_whose_lines_are_followed_ends_at_its_time() -> None:
+    seen: list[str] = []
+    with pytest.raises(CommandTimeout, match="did not end within 0 s"):
+        run(["sh", "-c", "echo a; sleep 30"], on_line=seen.append, timeout=0.4)
+    assert seen == ["a"]

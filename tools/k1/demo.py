@@ -26,11 +26,14 @@ MODEL = "/opt/k1/models/model.gguf"
 KEY = "/data/etc/k1/cluster_key"
 CONFIG = "/data/etc/k1/inferd.conf"
 TOKENS = "/data/etc/k1/api_tokens"
+LOG = "/data/log/messages"
 # The boards' network ends at the host here (QEMU's user networking).
 HOST = "10.0.2.2"
 # What a board under emulation needs more than a real one between two signs of life.
 BOARD_PATIENCE = 10
 _CHUNK = 1 << 20
+# Seconds between two looks whether the daemons still run.
+_GRACE = 10.0
 _T = TypeVar("_T")
 
 
@@ -105,7 +108,7 @@ class Cluster:
 
         def write(rank: int) -> None:
             target = self._targets[rank]
-            private = _put(target, KEY, key, "umask 077", "chown inferd")
+            private = _put(target, KEY, key, "umask 077", f"chown inferd {KEY}.new")
             options = _put(target, CONFIG, config(nodes, rank, self.n_ctx))
             if private or options:
                 changed.append(rank)
@@ -126,20 +129,24 @@ class Cluster:
     def wait_ready(self, report: Callable[[str], None], timeout: float = 300.0) -> dict[str, Any]:
         """Wait until rank 0 says that all ranks agree; its /health. `timeout` in seconds, scaled."""
         deadline = time.monotonic() + scaled(timeout)
+        look = time.monotonic() + scaled(_GRACE)
         reason = "k1-inferd does not answer yet"
         while time.monotonic() < deadline:
+            if time.monotonic() > look:
+                _everywhere(self._targets, _require_daemon)
+                look = time.monotonic() + scaled(_GRACE)
             health = self._health()
             if health.get("status") == "ok":
                 return health
             reason = str(health.get("reason", reason))
             report(reason)
             time.sleep(0.5)
-        hint = f"k1 lab ssh --name {self.lab.name} 0 'grep k1-inferd /data/log/messages' shows what the daemon says"
+        hint = f"k1 lab ssh --name {self.lab.name} 0 grep k1-inferd {LOG} shows what the daemon says"
         raise CheckFailed(f"the boards did not agree within {scaled(timeout):.0f} s: {reason}", hint=hint)
 
     def ask(self, prompt: str, n_predict: int, show: Callable[[str], None]) -> Answer:
-        """Complete `prompt` greedily; `show` gets the text as it comes."""
-        wanted = {"prompt": prompt, "max_tokens": n_predict, "temperature": 0, "stream": True}
+        """Complete the line of `prompt` greedily; `show` gets the text as it comes."""
+        wanted = {"prompt": prompt, "max_tokens": n_predict, "temperature": 0, "stop": "\n", "stream": True}
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         connection = self._connect(scaled(600.0))
         try:
@@ -179,14 +186,22 @@ def _everywhere(items: Iterable[_T], act: Callable[[_T], object]) -> None:
             done.result()
 
 
-def _put(target: Target, path: str, text: str, before: str = ":", after: str = ": ") -> bool:
+def _put(target: Target, path: str, text: str, before: str = "true", after: str = "true") -> bool:
     """Write a small file on a board unless it is there as it should be; whether it was written."""
     if target.run(f"cat {path}", check=False).output == text:
         return False
     new = f"{path}.new"
-    steps = (f"{before}; mkdir -p {Path(path).parent}", f"cat > {new}", f"{after} {new}", f"mv {new} {path}", "sync")
+    steps = (f"mkdir -p {Path(path).parent}", before, f"cat > {new}", after, f"mv {new} {path}", "sync")
     target.run(" && ".join(steps), stdin=text)
     return True
+
+
+def _require_daemon(target: Target) -> None:
+    """CheckFailed with the daemon's last words when it does not run."""
+    last = f"grep k1-inferd: {LOG} | tail -n 1"
+    found = target.run(f"pidof k1-inferd > /run/pid || {last}", check=False).output.strip()
+    if found:
+        raise CheckFailed(f"{target.alias}: k1-inferd has ended: {found.partition('k1-inferd: ')[2] or found}")
 
 
 @contextmanager

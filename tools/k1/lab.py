@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 from k1 import board as boards
 from k1 import files, paths, render
 from k1.drivers import boot, devicetree, ports, qemu
-from k1.drivers.console import Console
+from k1.drivers.console import Console, Listener
 from k1.drivers.qmp import Qmp
 from k1.drivers.ssh import Target
 from k1.errors import K1Error
@@ -205,6 +205,14 @@ class Lab:
         """The serial console of one board, to be closed by the caller; K1Error when it is off or held."""
         self._require_running(rank)
         return Console(self._node(rank), self._title(rank))
+
+    def listen(self, rank: int) -> Listener:
+        """All that one board says, without a line to it; to be closed by the caller. K1Error when it is off."""
+        self._require_running(rank)
+        process = qemu.running(self._id).get(rank)
+        if process is None:
+            raise K1Error(f"{self._title(rank)} went off", hint=f"k1 lab up --name {self.name}")
+        return Listener(self._node(rank), process)
 
     def qmp(self, rank: int) -> Qmp:
         """A control connection to one board's QEMU, to be closed by the caller."""

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,7 +99,8 @@ def run(
 
     env: added to the inherited environment.
     stdin: text, or a file, for its standard input; none means /dev/null.
-    log: file that takes stdout and stderr together, line by line; `on_line` sees each line as it comes.
+    log: file that takes stdout and stderr together, line by line.
+    on_line: sees each line of that, or without `log` of stdout, as it comes; a carriage return ends a line too.
     check: raise `CommandError` on a non-zero status.
     timeout: seconds, after which it is ended and `CommandTimeout` raised (not together with `log`).
     """
@@ -120,6 +122,8 @@ def run(
     try:
         if log:
             output, stderr = _follow(process, log, on_line), ""
+        elif on_line:
+            output, stderr = _stream(process, on_line, timeout)
         else:
             output, stderr = process.communicate(text, timeout=timeout)
     except subprocess.TimeoutExpired as error:
@@ -188,6 +192,35 @@ def _follow(process: subprocess.Popen[str], log: Path, on_line: Callable[[str], 
                 on_line(line.rstrip())
     process.wait()
     return "".join(trouble or tail)
+
+
+def _stream(process: subprocess.Popen[str], on_line: Callable[[str], None], timeout: float | None) -> tuple[str, str]:
+    """Hand on stdout line by line; stderr is kept apart, for its lines would land in the middle of others."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    errors, late = deque[str](), threading.Event()
+
+    def expire() -> None:
+        late.set()
+        _end(process)
+
+    clock = threading.Timer(timeout or 0, expire)
+    reader = threading.Thread(target=lambda stream: errors.append(stream.read()), args=(process.stderr,), daemon=True)
+    reader.start()
+    if timeout is not None:
+        clock.start()
+    try:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            on_line(line.rstrip("\n"))
+        process.wait()
+    finally:
+        clock.cancel()
+    if late.is_set():
+        raise subprocess.TimeoutExpired(process.args, timeout or 0)
+    reader.join()
+    return "".join(lines), "".join(errors)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

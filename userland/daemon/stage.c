@@ -245,10 +245,12 @@ static void show(k1_stage *stage, slot *s) {
     }
 }
 
+static bool is_token(const k1_stage *stage, int32_t id) { return id >= 0 && (uint32_t)id < hparams(stage)->n_vocab; }
+
 static void accept_token(k1_stage *stage, slot *s, int32_t token) {
     k1_err err;
     stage->text.n = 0;
-    if (token < 0) {
+    if (!is_token(stage, token)) {
         close_slot(stage, s, K1_REPLY_FAILED, k1_no_logits);
     } else if (k1_request_accept(&s->job->request, token, &stage->text, &err) != 0) {
         close_slot(stage, s, K1_REPLY_FAILED, err.text);
@@ -421,8 +423,12 @@ static int check_forward(const k1_stage *stage, const slot *s, const k1_header *
     return 0;
 }
 
-static int keep_tokens(slot *s, const int32_t *ids, uint32_t n, k1_err *err) {
+static int keep_tokens(const k1_stage *stage, slot *s, const int32_t *ids, uint32_t n, k1_err *err) {
     for (uint32_t i = 0; i < n; i++) {
+        if (!is_token(stage, ids[i])) {
+            return k1_fail(err, "rank %" PRIu32 " got token %" PRId32 ", which the model does not have", stage->rank,
+                           ids[i]);
+        }
         if (k1_tokens_add(&s->tokens, ids[i]) != 0) {
             return k1_fail(err, "out of memory for tokens");
         }
@@ -442,7 +448,7 @@ static int run_last(k1_stage *stage, slot *s, const k1_header *h, const int32_t 
                     int32_t *token, k1_err *err) {
     k1_runtime *runtime = stage->runtime;
     bool wanted = (h->flags & K1_FLAG_LAST) != 0;
-    if (keep_tokens(s, ids, h->n_tokens, err) != 0 ||
+    if (keep_tokens(stage, s, ids, h->n_tokens, err) != 0 ||
         k1_forward(s->seq, runtime->pool, NULL, hidden, h->n_tokens, NULL, wanted ? K1_LOGITS_LAST : K1_LOGITS_NONE,
                    runtime->logits, err) != 0) {
         return -1;

@@ -329,7 +329,9 @@ void k1_event_after(struct event *event, double ms) {
     event_add(event, &(struct timeval){.tv_sec = us / 1000000, .tv_usec = us % 1000000});
 }
 
-void k1_conn_timer(k1_conn *conn, int ms) { k1_event_after(conn->timer, ms * conn->rpc->config.timeout_scale); }
+double k1_scaled(const k1_rpc *rpc, int ms) { return ms * rpc->config.timeout_scale; }
+
+void k1_conn_timer(k1_conn *conn, int ms) { k1_event_after(conn->timer, k1_scaled(conn->rpc, ms)); }
 
 void k1_conn_resume(k1_conn *conn) {
     conn->pause = K1_PAUSE_NONE;

@@ -139,11 +139,12 @@ int k1_dial_message(k1_conn *conn, k1_err *err) {
     conn->their_rank = reader->header.rank;
     conn->their_session = reader->header.session;
     k1_hello_decode(reader->small, &conn->theirs);
-    if (check_welcome_tag(conn, &keys, err) != 0) {
-        return refused(conn);
-    }
+    int wrong_tag = check_welcome_tag(conn, &keys, err);
     memcpy(conn->send_key, keys.to_listener, sizeof conn->send_key);
     sodium_memzero(&keys, sizeof keys);
+    if (wrong_tag != 0) {
+        return refused(conn);
+    }
     if (k1_hello_check(&conn->mine, conn->rpc->config.rank, &conn->theirs, conn->their_rank, err) != 0 ||
         k1_peer_check_instance(conn->peer, conn->theirs.instance, conn->address, err) != 0) {
         return refuse(conn, err);
@@ -167,7 +168,7 @@ void k1_dial_on_timer(k1_conn *conn) {
         return;
     }
     k1_err why;
-    k1_fail(&why, "no answer within %.0f ms", K1_STEP_MS * conn->rpc->config.timeout_scale);
+    k1_fail(&why, "no answer within %.0f ms", k1_scaled(conn->rpc, K1_STEP_MS));
     k1_dial_lost(conn, &why);
 }
 
@@ -188,7 +189,8 @@ static void tell(k1_conn *conn, const k1_err *why) {
 void k1_dial_lost(k1_conn *conn, const k1_err *why) {
     k1_peer *peer = conn->peer;
     if (peer->up) {
-        k1_peer_down(peer, why->text);
+        k1_err last_words; /* may have come on the other connection */
+        k1_peer_down(peer, k1_conn_read(peer->in, &last_words) != 0 ? last_words.text : why->text);
         return;
     }
     peer->out = NULL;

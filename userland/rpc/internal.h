@@ -107,6 +107,7 @@ struct k1_rpc {
 k1_conn *k1_conn_new(k1_rpc *rpc, int fd, bool dialled, k1_err *err);
 void k1_conn_free(k1_conn *conn);
 void k1_event_after(struct event *event, double ms);
+double k1_scaled(const k1_rpc *rpc, int ms);
 /* ms: before the time-out scale. */
 void k1_conn_timer(k1_conn *conn, int ms);
 /* Seal a message with the next number and queue it, and send what the socket takes; payload_size is set. */

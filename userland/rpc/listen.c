@@ -193,7 +193,7 @@ int k1_listen_message(k1_conn *conn, k1_err *err) {
 
 void k1_listen_on_timer(k1_conn *conn) {
     k1_err why;
-    double limit = (conn->stands ? K1_SILENCE_MS : K1_STEP_MS) * conn->rpc->config.timeout_scale;
+    double limit = k1_scaled(conn->rpc, conn->stands ? K1_SILENCE_MS : K1_STEP_MS);
     double left = limit - (double)(k1_now_ns() - conn->heard_ns) / 1e6;
     if (conn->stands && (left > 0 || conn->pause != K1_PAUSE_NONE)) {
         k1_event_after(conn->timer, left > 0 ? left : limit);

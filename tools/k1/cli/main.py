@@ -11,7 +11,26 @@ from typing import NoReturn
 import typer
 
 from k1 import __version__
-from k1.cli import board, demo, deploy, fleet, image, kconfig, key, lab, model, nodes, patch, render, userland
+from k1.cli import (
+    board,
+    bringup,
+    console,
+    demo,
+    deploy,
+    doctor,
+    flash,
+    fleet,
+    image,
+    kconfig,
+    key,
+    lab,
+    model,
+    nodes,
+    patch,
+    render,
+    sdcard,
+    userland,
+)
 from k1.errors import Exit, K1Error
 from k1.output import err
 
@@ -24,13 +43,18 @@ app = typer.Typer(
 )
 app.add_typer(board.app, name="board")
 app.add_typer(fleet.app, name="fleet")
+app.add_typer(doctor.app, name="doctor")
+app.add_typer(flash.app, name="flash")
 app.add_typer(image.app, name="image")
 app.add_typer(kconfig.app, name="kconfig")
 app.add_typer(key.app, name="key")
 app.add_typer(lab.app, name="lab")
 app.add_typer(model.app, name="model")
 app.add_typer(patch.app, name="patch")
+app.add_typer(sdcard.app, name="sdcard")
 app.add_typer(userland.app, name="userland")
+app.command(name="bringup")(bringup.bringup)
+app.command(name="console")(console.console)
 app.command(name="render")(render.render)
 app.command(name="demo")(demo.demo)
 app.command(name="deploy")(deploy.deploy)

@@ -17,7 +17,9 @@ import tty
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
+
+import psutil
 
 from k1 import files
 from k1.drivers import qemu, unixsocket
@@ -26,6 +28,61 @@ from k1.errors import CheckFailed
 
 ESCAPE = b"\x1d"  # Ctrl-]
 _TAIL = 15
+
+
+class Output(Protocol):
+    """What a board says: of a virtual board, or on a serial line."""
+
+    @property
+    def is_on(self) -> bool:
+        """False once nothing more can come."""
+
+    def read(self, timeout: float) -> bytes:
+        """The output since the last call, waiting for some up to `timeout` seconds."""
+
+
+class Line(Output, Protocol):
+    """A console to type on too."""
+
+    def fileno(self) -> int:
+        """For select(): readable when there may be output."""
+
+    def send(self, text: str | bytes) -> None:
+        """Type `text`."""
+
+
+class Listener:
+    """All that a board says, by QEMU's log alone.
+
+    QEMU 7.2 logs a byte again each time the console's socket has no room for it. A reader that is not always quick
+    therefore must not hold the socket.
+    """
+
+    def __init__(self, folder: Path, process: psutil.Process) -> None:
+        """Listen to the board in `folder`, which `process` runs; to be closed by the caller."""
+        self._log = (folder / qemu.SERIAL_LOG).open("rb")
+        self._process = process
+        self.is_on = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._log.close()
+
+    def read(self, timeout: float) -> bytes:
+        """The output since the last call, waiting for some up to `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            was_on = qemu.is_alive(self._process)
+            if data := self._log.read():
+                return data
+            self.is_on = was_on
+            if not was_on or time.monotonic() >= deadline:
+                return b""
+            time.sleep(0.05)
 
 
 class Console:
@@ -125,7 +182,7 @@ def tail(text: str) -> str:
     return "".join(f"\n  | {line}" for line in lines[-_TAIL:]) or "\n  | (no output at all)"
 
 
-def attach(console: Console, source: int, target: int) -> None:
+def attach(console: Line, source: int, target: int) -> None:
     """Connect the descriptors `source` and `target` to the console, until Ctrl-] or until the board goes off.
 
     A source that ends (a pipe) leaves the console once the board has been quiet for two seconds.

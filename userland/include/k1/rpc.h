@@ -131,6 +131,7 @@ void k1_frames_give(k1_frames *frames, k1_frame *frame);
 /* The cluster key: 64 hex digits in a file that others cannot read. -1 and err: names the file and what is wrong. */
 int k1_cluster_key_load(const char *path, uint8_t key[K1_RPC_KEY], k1_err *err);
 
+/* Callbacks may call k1_rpc_send and k1_rpc_resume. Texts are copied; what log points to must outlive the links. */
 typedef struct k1_rpc_config {
     uint32_t rank;
     uint32_t n_ranks;
@@ -158,12 +159,14 @@ typedef struct k1_rpc k1_rpc;
  * on_frame's side; their capacity bounds every payload. -1 … NULL and err: address in use, an address that cannot be
  * resolved. */
 k1_rpc *k1_rpc_new(struct event_base *base, const k1_rpc_config *config, k1_frames *rx, k1_err *err);
-/* Say bye to all, close. */
+/* Say bye to all, close; not from a callback. Frames that wait to be sent come back by on_sent. Those of rx in which a
+ * message was still arriving do not: rx is of no use to another k1_rpc. */
 void k1_rpc_free(k1_rpc *rpc, const char *why);
 uint16_t k1_rpc_port(const k1_rpc *rpc);
 
 /* Queue a frame to frame->to; fills version, seq_num, rank, crc32 and mac, and the session when it is not 0.
- * payload_size must be set. A frame to a peer that is down is dropped (on_sent is called). */
+ * payload_size must be set. A frame to a peer that is down is dropped. One that is larger than the peer takes is
+ * dropped and takes the connection down. on_sent may be called before this returns. */
 void k1_rpc_send(k1_rpc *rpc, k1_frame *frame);
 /* The session that rank 0 announced (0: none yet); rank 0 makes it in k1_rpc_new. */
 uint64_t k1_rpc_session(const k1_rpc *rpc);

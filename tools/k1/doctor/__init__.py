@@ -1,0 +1,1 @@
+"""The doctor: evidence from a machine, checks over it, causes and fixes."""
