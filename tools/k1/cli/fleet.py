@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from k1 import board as boards
-from k1 import files, lab, paths
+from k1 import files, lab, labfleet
 from k1 import fleet as fleets
 from k1.deploy import plan, release
 from k1.deploy.session import Session
@@ -20,8 +20,6 @@ app = typer.Typer(help="The nodes of a fleet, and their network settings.", no_a
 
 FILE = typer.Option(Path("fleet.toml"), "--file", "-f", help="The fleet's file.")
 _NAME = typer.Argument(..., help="Name of a node.")
-# What a board under emulation needs more than a real one between two signs of life.
-_LAB_PATIENCE = 10.0
 _SETTINGS = ("serial", "usb_path", "cpu_weight", "n_threads", "userland_only")
 _DEFAULTS = {key: fleets.Node(rank=0).model_dump()[key] for key in _SETTINGS}
 
@@ -43,25 +41,18 @@ def init(
         raise K1Error("which boards?", hint="give --lab NAME or --addresses 192.168.1.100,192.168.1.101,…")
     if file.exists() and not force:
         raise K1Error(f"{file} is there already", hint="edit it, or give --force to write it anew")
-    cluster: dict[str, Any] = {"model": str(Path(model).absolute()) if Path(model).is_file() else model, "n_ctx": n_ctx}
-    ssh: dict[str, Any] = {"user": user} if user else {}
+    model = str(Path(model).absolute()) if Path(model).is_file() else model
     if lab_name is not None:
-        nodes = [_lab_node(board) for board in lab.Lab(lab_name).status()]
-        cluster["timeout_scale"] = _LAB_PATIENCE
-        key = key or paths.build_dir(lab.BOARD) / "ssh" / "id_ed25519"
+        text = labfleet.text(lab.Lab(lab_name).status(), model, n_ctx, key)
     else:
+        ssh = {"user": user} if user else {}
+        if key:
+            ssh["key"] = str(key.absolute())
         nodes = _nodes_at([word.strip() for word in (addresses or "").split(",")], userland_only=userland_only)
-    if key:
-        ssh["key"] = str(key.absolute())
-    board = lab.BOARD if lab_name is not None else "k1"
-    text = fleets.render(board, cluster, ssh, nodes)
+        text = fleets.render("k1", {"model": model, "n_ctx": n_ctx}, ssh, nodes)
     fleets.parse(tomllib.loads(text), file)
     files.write(file, text)
-    note(f"{file}: {len(nodes)} nodes; next: k1 fleet check, k1 deploy")
-
-
-def _lab_node(board: lab.Status) -> dict[str, Any]:
-    return {"rank": board.rank, "ssh": {"host": "127.0.0.1", "port": board.ssh_port}}
+    note(f"{file} is written; next: k1 fleet check, k1 deploy")
 
 
 def _nodes_at(addresses: list[str], *, userland_only: bool) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ done
 read -r load _ </proc/loadavg; echo load=$load
 sed -n 's/^MemTotal: *\\([0-9]*\\).*/memory=\\1/p;s/^MemAvailable: *\\([0-9]*\\).*/available=\\1/p' /proc/meminfo
 for t in /sys/class/thermal/thermal_zone*/temp; do [ -r $t ] && echo temperature=$(cat $t); done
-sed -n 's/^ *[0-9]*: [0-9A-F]*:\\([0-9A-F]\\{{4\\}}\\) [0-9A-F]*:0000 0A .*/port=\\1/p' /proc/net/tcp /proc/net/tcp6 2>/dev/null
+sed -n 's/^ *[0-9]*: [0-9A-F]*:\\([0-9A-F]\\{{4\\}}\\) [0-9A-F]*:0000 0A .*/port=\\1/p' /proc/net/tcp*
 exit 0
 """
 

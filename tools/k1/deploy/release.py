@@ -189,7 +189,7 @@ def _stripped() -> tuple[Path, ...]:
 def send(session: Session, node: Node, release: Release, current: str, report: Callable[[str], None]) -> dict[str, int]:
     """Bring the release onto a node, checked by its hashes; nothing there changes but its own new folder.
 
-    current: the release there from which rsync takes what is the same, empty for none.
+    current: the release there from which rsync takes what is the same; empty for none, then it is the image.
     Returns rsync's `Literal data` and `Total bytes sent`.
     """
     stage = session.folder / f"{node.rank}.release"
@@ -197,8 +197,9 @@ def send(session: Session, node: Node, release: Release, current: str, report: C
     release.stage(node.member, stage)
     final = f"{BASE}/releases/{release.id}"
     node.sh(f"umask 077; mkdir -p {final}.new && chmod 755 {BASE}/releases {final}.new")
-    basis = [f"--link-dest={BASE}/releases/{current}"] if current else []
-    words = ["-rptc", "-z", "--stats", "--delete", *basis, f"{stage}/", f":{final}.new/"]
+    # Our image has the programs it was built with.
+    basis = f"--link-dest={BASE}/releases/{current}" if current else "--copy-dest=/usr"
+    words = ["-rptc", "-z", "--stats", "--delete", basis, f"{stage}/", f":{final}.new/"]
     sent = stats(node.rsync(*words, on_line=report))
     checked = node.ask(f"cd {final}.new && sha256sum -c SHA256SUMS 2>&1", timeout=120)
     if checked.returncode != 0:
