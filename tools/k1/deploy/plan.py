@@ -284,7 +284,8 @@ class Deploy:
         sent: dict[str, str] = {}
 
         def report(node: Node, text: str) -> None:
-            sent[node.name] = text
+            if text != weights.CHECKING:
+                sent[node.name] = text
             self._report(node, "model", "running", text)
 
         try:
@@ -295,7 +296,8 @@ class Deploy:
                     self._report(node, "model", "failed", error.faults[node.name].message)
             raise
         for node in lacking:
-            self._report(node, "model", "done", f"{sent.get(node.name, '')} after {time.monotonic() - begun:.0f} s")
+            how = sent.get(node.name, "was there, hash checked")
+            self._report(node, "model", "done", f"{how}, {time.monotonic() - begun:.0f} s")
 
     def _serve(self) -> None:
         """Switch, restart, and look whether it serves; else take it back everywhere."""

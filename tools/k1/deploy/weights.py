@@ -21,6 +21,7 @@ _ATTEMPTS = 4
 # rsync: socket, protocol, interrupted, time-out; what a second attempt may well mend.
 _BROKEN = {10, 12, 20, 30, 35}
 _PROGRESS = re.compile(r"(\d+)%\s+(\S+/s)")
+CHECKING = "checking the hash"
 _Report = Callable[[Node, str], None]
 
 
@@ -66,7 +67,7 @@ def bring(session: Session, facts: dict[str, Facts], model: Model, lacking: Sequ
 
 def _accept(node: Node, model: Model, report: _Report, name: str = "") -> bool:
     """Whether the file there has the right hash; then that is written down beside it, under its final name."""
-    report(node, "checking the hash")
+    report(node, CHECKING)
     final = f"{BASE}/models/{model.name}"
     file = f"{BASE}/models/{name or model.name}"
     found = node.sh(f"sha256sum {file}", timeout=900).split()[0]
