@@ -65,6 +65,9 @@ class SshNode:
         with (etc / "passwd").open("a") as passwd, (etc / "group").open("a") as group:
             passwd.write("inferd:x:901:901::/:/usr/sbin/nologin\noperator:x:902:902::/:/bin/sh\n")
             group.write("inferd:x:901:\noperator:x:902:\n")
+        shutil.copytree("/etc/pam.d", etc / "pam.d")
+        shutil.copytree("/etc/security", etc / "security")
+        (etc / "sudoers").touch(mode=0o440)
         (etc / "shadow").write_text("root:*:19000::::::\noperator:*:19000::::::\n")
         (etc / "init.d" / "S20network").write_text(_network_script())
         (self.folder / "logger").write_text('#!/bin/sh\nsed -u "s/^/k1-inferd: /" >>/data/log/messages\n')
@@ -98,6 +101,10 @@ class SshNode:
             Subsystem sftp internal-sftp
         """
         (self.folder / "sshd_config").write_text(textwrap.dedent(config))
+
+    def let_operator_in(self) -> None:
+        """The account operator may do everything, without a password."""
+        (self.folder / "etc" / "sudoers").write_text("operator ALL=(ALL) NOPASSWD: ALL\n")
 
     @property
     def is_on(self) -> bool:

@@ -139,6 +139,8 @@ class Deploy:
         try:
             with self._failing(step, node):
                 yield
+        except NodesFailed:
+            raise
         except K1Error as error:
             raise NodesFailed(step, {node.name: error}) from error
 
@@ -351,6 +353,7 @@ class Deploy:
         with self._failing_of("health", head):
             health = self.outcome.health = self._wait_ready()
         if changed:
+            self.session.each("health", changed, self._must_run)
             with self._failing_of("health", head):
                 self._report(head, "health", "running", "one token")
                 self._api.complete("Hello", 1, timeout=60 * self.session.fleet.cluster.timeout_scale)
@@ -378,11 +381,13 @@ class Deploy:
         return service.wait_ready(self._api, len(fleet.members), _READY * fleet.cluster.timeout_scale, look)
 
     def _must_run(self, node: Node) -> None:
-        """A daemon that has ended will not come to agree; its own words say why."""
-        facts = self.facts[node.name]
-        if node.ask("pidof k1-inferd").returncode == 0:
+        """A daemon that has ended will not come to agree, and one of another release does not count."""
+        running = service.running(node)
+        if f"/releases/{self.release.id}/" in running:
             return
-        words = node.ask(service.log(facts, 1)).output.strip().rpartition("k1-inferd: ")[2]
+        if running:
+            raise CheckFailed(f"still runs {running}", hint=f"k1 logs {node.name}; does it end when it is stopped?")
+        words = node.ask(service.log(self.facts[node.name], 1)).output.strip().rpartition("k1-inferd: ")[2]
         raise CheckFailed(f"the daemon does not run: {words}", hint=f"k1 logs {node.name}")
 
     def _roll_back(self, switched: Sequence[Node]) -> None:

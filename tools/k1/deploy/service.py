@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,11 @@ def restart(node: Node, facts: Facts) -> None:
     else:
         # It hands its output on for as long as it runs: SSH must not wait for that.
         node.sh("/etc/init.d/S50inferd restart >/dev/null 2>&1 </dev/null", timeout=120)
+
+
+def running(node: Node) -> str:
+    """The path of the daemon that runs on a node, empty for none."""
+    return node.ask("pid=$(pidof k1-inferd) && readlink /proc/${pid%% *}/exe").output.strip()
 
 
 def log(facts: Facts, lines: int, *, follow: bool = False) -> str:
@@ -119,8 +124,3 @@ def wait_ready(api: Api, n_ranks: int, timeout: float, report: Callable[[str], N
         if time.monotonic() > deadline:
             raise CheckFailed(f"no agreement within {scaled(timeout):.0f} s: {reason}", hint="k1 logs shows why")
         time.sleep(0.5)
-
-
-def faults(nodes: Sequence[Node], facts: dict[str, Facts], release: str) -> dict[str, str]:
-    """Names of nodes that do not run the release, and what they run."""
-    return {n.name: facts[n.name].running or "nothing" for n in nodes if facts[n.name].running != release}

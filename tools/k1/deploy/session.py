@@ -94,7 +94,9 @@ class Node:
 
     def _as_root(self, script: str) -> str:
         sudo = "" if self.target.user == "root" else "sudo -n "
-        return f"{sudo}sh -c {shlex.quote(script)}"
+        # Accounts other than root may not have the system's programs on their path.
+        whole = f"export PATH=$PATH:/usr/sbin:/sbin\n{script}"
+        return f"{sudo}sh -c {shlex.quote(whole)}"
 
     def _check_way(self, status: int, stderr: str) -> None:
         trouble = self.target.trouble(status, stderr)
@@ -159,7 +161,7 @@ class Session:
                 faults = {name: error for name, done in begun.items() if (error := done.exception()) is not None}
             except BaseException:  # Ctrl-C: without their connections the others end soon
                 pool.shutdown(wait=False, cancel_futures=True)
-                self.close()
+                self.disconnect()
                 raise
         for error in faults.values():
             if not isinstance(error, K1Error):
@@ -168,10 +170,14 @@ class Session:
             raise NodesFailed(step, {name: error for name, error in faults.items() if isinstance(error, K1Error)})
         return {name: done.result() for name, done in begun.items()}
 
-    def close(self) -> None:
-        """End all connections."""
+    def disconnect(self) -> None:
+        """End all connections, and with them what runs over them; the next command makes new ones."""
         for member in self.fleet.members:
             self.node(member).target.close()
+
+    def close(self) -> None:
+        """End all connections for good."""
+        self.disconnect()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
