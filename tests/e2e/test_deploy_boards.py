@@ -131,6 +131,7 @@ def test_a_disk_that_is_full_is_named_with_its_board(boards: tuple[Lab, Path]) -
         failed = run_k1("deploy", "-f", other, code=4)
     finally:
         lab.ssh(1).run("rm /data/filler")
-    assert "k1-1: preflight: has 4 MiB free below /opt/k1" in failed.stderr
+    assert "MiB free below /opt/k1, and 36 MiB are needed" in failed.stderr
+    assert "k1: error: k1-1: preflight: has" in failed.stderr
     assert current(lab) == before
     assert deploy(fleet)["changed"] is False
