@@ -104,7 +104,9 @@ class Api:
 
     def _connect(self, timeout: float) -> socket.socket:
         if not self._socket.exists():
-            self._head.sh(":")
+            control = self._head.target.control
+            if control and not control.exists():
+                self._head.sh(":")  # rank 0 may be none of the nodes that are worked on
             self._head.target.forward(self._socket, _PORT)
         return unixsocket.connect(self._socket, scaled(timeout))
 
