@@ -3,7 +3,7 @@ BOARD ?= virt
 N ?= 4
 K1 = .venv/bin/k1
 PYTEST = .venv/bin/pytest
-SHELL_FILES = tools/setup .ci/run $(wildcard buildroot-ext/board/*.sh) $(shell git ls-files 'board/*/overlay/*' | xargs -d '\n' grep -lE '^\#!/bin/sh')
+SHELL_FILES = tools/setup .ci/run packaging/k1-release $(wildcard buildroot-ext/board/*.sh) $(shell git ls-files 'board/*/overlay/*' | xargs -d '\n' grep -lE '^\#!/bin/sh')
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help

@@ -6,6 +6,7 @@ exception; one that is running when the user presses Ctrl-C is ended with all it
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -15,7 +16,8 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -141,6 +143,33 @@ def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = 
     status = subprocess.run(words, env=_environment(env)).returncode
     if status != 0:
         raise CommandError(Result(tuple(map(str, argv)), status, "", "", time.monotonic() - started))
+
+
+@contextmanager
+def background(argv: Sequence[str | Path], *, stdin: str = "") -> Iterator[None]:
+    """Run a program while the block runs: it gets `stdin`, and its input ends with the block; then it is ended."""
+    words = [require(str(argv[0])), *map(str, argv[1:])]
+    process = subprocess.Popen(
+        words,
+        env=_environment(None),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(stdin)
+            process.stdin.flush()
+        yield
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5.0)
+        _end(process)
 
 
 def _environment(added: Mapping[str, str] | None) -> dict[str, str]:

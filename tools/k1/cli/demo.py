@@ -12,7 +12,7 @@ import typer
 
 from k1 import demo as demos
 from k1 import lab, model, output, paths
-from k1.cli import image
+from k1.cli import deploy, image
 from k1.cli import lab as lab_cli
 from k1.errors import K1Error
 
@@ -33,7 +33,7 @@ def demo(
     seconds: dict[str, float] = {}
     try:
         cluster = _bring_up(found, count, model_name, seconds)
-        health = _agree(cluster, seconds)
+        health = _agree(cluster, seconds, quiet=as_json)
         answer = _ask(cluster, prompt, n_predict, seconds, quiet=as_json)
     except BaseException:
         if ours:
@@ -64,16 +64,16 @@ def _bring_up(found: lab.Lab, count: int, model_name: str, seconds: dict[str, fl
         file = model.fetch(model_name, paths.cache_dir(), task)
     with _timed(seconds, "boards"):
         boards = lab_cli.start(found, count)
-    cluster = demos.Cluster(found, boards[:count])
+    cluster = demos.Cluster(found, boards[:count], file)
     with _timed(seconds, "model"), output.task(f"{file.name} to {count} boards") as task:
-        cluster.put_model(file, lambda sent, total: task.advance(sent, total))
+        cluster.put_model(lambda sent, total: task.advance(sent, total))
     return cluster
 
 
-def _agree(cluster: demos.Cluster, seconds: dict[str, float]) -> dict[str, Any]:
-    with _timed(seconds, "agreement"), output.task("the boards agree on model, key and layers") as task:
-        cluster.start(cluster.configure())
-        return cluster.wait_ready(task.detail)
+def _agree(cluster: demos.Cluster, seconds: dict[str, float], *, quiet: bool) -> dict[str, Any]:
+    names = [f"k1-{board.rank}" for board in cluster.boards]
+    with _timed(seconds, "deploy"), deploy.watching(names, quiet=quiet) as view:
+        return cluster.deploy(view.tell)
 
 
 def _ask(

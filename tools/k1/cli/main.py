@@ -16,13 +16,16 @@ from k1.cli import (
     bringup,
     console,
     demo,
+    deploy,
     doctor,
     flash,
     fleet,
     image,
     kconfig,
+    key,
     lab,
     model,
+    nodes,
     patch,
     render,
     sdcard,
@@ -44,6 +47,7 @@ app.add_typer(doctor.app, name="doctor")
 app.add_typer(flash.app, name="flash")
 app.add_typer(image.app, name="image")
 app.add_typer(kconfig.app, name="kconfig")
+app.add_typer(key.app, name="key")
 app.add_typer(lab.app, name="lab")
 app.add_typer(model.app, name="model")
 app.add_typer(patch.app, name="patch")
@@ -53,6 +57,11 @@ app.command(name="bringup")(bringup.bringup)
 app.command(name="console")(console.console)
 app.command(name="render")(render.render)
 app.command(name="demo")(demo.demo)
+app.command(name="deploy")(deploy.deploy)
+app.command(name="rollback")(deploy.roll_back)
+app.command(name="status")(nodes.show_status)
+app.command(name="logs")(nodes.logs)
+app.command(name="run", context_settings={"ignore_unknown_options": True})(nodes.run)
 
 
 _OTHER_FOLDER = "set K1_BUILD and K1_CACHE to folders you can write"

@@ -1,0 +1,437 @@
+"""k1 deploy on nodes with a real sshd, our init scripts and real daemons; boards are only missing below that."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.babbler import write_babbler
+from support.inferd import SCALE, wait_until
+from support.sshnodes import Farm, farm
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+Change = Callable[[bytes], bytes]
+
+
+class Run:
+    """k1, run to its end."""
+
+    def __init__(self, *words: str | Path) -> None:
+        done = subprocess.run([sys.executable, "-m", "k1", *map(str, words)], capture_output=True, text=True)
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+
+    @property
+    def json(self) -> Any:
+        assert self.code in (0, 3, 4), self.err
+        return json.loads(self.out)
+
+
+def k1(*words: str | Path, code: int = 0) -> Run:
+    run = Run(*words)
+    assert run.code == code, run.err + run.out
+    assert "Traceback" not in run.err
+    return run
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    with farm(tmp_path_factory.mktemp("farm")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_babbler(tmp_path_factory.mktemp("model") / "babbler.gguf", layers=4)
+
+
+@pytest.fixture(scope="module")
+def programs(userland_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy that tests may change."""
+    folder = tmp_path_factory.mktemp("programs")
+    for name in ("k1-inferd", "k1-cli"):
+        subprocess.run(["strip", "-o", folder / name, userland_build / name], check=True)
+    return folder
+
+
+@pytest.fixture
+def served(four: Farm, model: Path, programs: Path) -> tuple[Farm, Path]:
+    """Four nodes that serve what fleet.toml says."""
+    fleet = four.fleet(model, programs)
+    k1("deploy", "-f", fleet)
+    return four, fleet
+
+
+def variant(programs: Path, folder: Path, change: Change) -> Path:
+    """Programs of which k1-inferd is changed."""
+    shutil.copytree(programs, folder)
+    daemon = folder / "k1-inferd"
+    daemon.write_bytes(change(daemon.read_bytes()))
+    return folder
+
+
+def flip(data: bytes) -> bytes:
+    """Another version text, which is what a rebuilt program differs in at least."""
+    assert data.count(b"no such path; there are") == 1
+    return data.replace(b"no such path; there are", b"no such path, there are")
+
+
+def releases(four: Farm) -> set[str]:
+    return {node.current for node in four.nodes}
+
+
+def assert_serving(four: Farm, fleet: Path, release: str) -> None:
+    """All nodes run that release and make one cluster."""
+    for node in four.nodes:
+        assert node.current == release
+        assert [Path(exe).parts[-3] for exe in node.daemons()] == [release]
+    assert k1("deploy", "-f", fleet, "--only", "health", "--json").json["health"]["status"] == "ok"
+
+
+# --- what it does
+
+
+def test_four_nodes_serve_after_one_command_and_a_second_one_changes_nothing(served: tuple[Farm, Path]) -> None:
+    four, fleet = served
+    (release,) = releases(four)
+    assert_serving(four, fleet, release)
+    before = [node.daemons() for node in four.nodes]
+    begun = time.monotonic()
+    again = k1("deploy", "-f", fleet, "--json").json
+    assert time.monotonic() - begun < 10 * SCALE
+    assert again["changed"] is False
+    assert (again["uplink"], again["literal"]) == (0, {})
+    assert [node.daemons() for node in four.nodes] == before
+
+
+def test_secrets_are_the_daemons_alone(served: tuple[Farm, Path]) -> None:
+    four, fleet = served
+    for node in four.nodes:
+        key = node.base / "releases" / node.current / "etc" / "cluster_key"
+        assert (key.stat().st_mode & 0o777, key.stat().st_uid) == (0o600, 901)
+        assert key.read_text() == (fleet.parent / "cluster_key").read_text()
+    assert (fleet.parent / "cluster_key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_dry_run_tells_and_changes_nothing(
+    served: tuple[Farm, Path], programs: Path, model: Path, tmp_path: Path
+) -> None:
+    four, _ = served
+    before = releases(four)
+    other = four.fleet(model, variant(programs, tmp_path / "other", flip), "dry.toml")
+    told = k1("deploy", "-f", other, "--dry-run", "--json").json
+    assert told["changed"] is False
+    would = {step for step, row in told["nodes"]["k1-2"].items() if row["state"] == "would"}
+    assert would == {"release", "switch", "services"}
+    assert releases(four) == before
+
+
+def test_a_changed_byte_of_the_daemon_sends_little(
+    served: tuple[Farm, Path], programs: Path, model: Path, tmp_path: Path
+) -> None:
+    four, _ = served
+    (before,) = releases(four)
+    other = four.fleet(model, variant(programs, tmp_path / "other", flip), "changed.toml")
+    outcome = k1("deploy", "-f", other, "--json").json
+    assert set(outcome["literal"]) == {"k1-0", "k1-1", "k1-2", "k1-3"}
+    assert all(0 < count <= 65536 for count in outcome["literal"].values()), outcome["literal"]
+    assert outcome["uplink"] == 0
+    assert_serving(four, other, outcome["release"])
+
+    k1("rollback", "-f", other)
+    assert_serving(four, other, before)
+
+
+@pytest.mark.slow
+def test_a_model_leaves_the_operators_machine_once(four: Farm, programs: Path, tmp_path: Path) -> None:
+    large = write_babbler(tmp_path / "large.gguf", seed=2, layers=48)
+    size = large.stat().st_size
+    fleet = four.fleet(large, programs, "large.toml")
+    k1("deploy", "-f", fleet, "--only", "release")
+    begun = four.sent()
+    outcome = k1("deploy", "-f", fleet, "--json").json
+    assert 0 < outcome["uplink"] <= 1.3 * size
+    assert four.sent() - begun <= 1.3 * size
+    for node in four.nodes:
+        (there,) = (path for path in node.models if path.name.startswith("large-"))
+        assert there.read_bytes() == large.read_bytes()
+
+
+# --- what goes wrong
+
+
+def test_a_node_that_is_off_is_named_and_the_others_go_on_as_they_were(
+    served: tuple[Farm, Path], programs: Path, model: Path, tmp_path: Path
+) -> None:
+    four, _ = served
+    before = releases(four)
+    other = four.fleet(model, variant(programs, tmp_path / "other", flip), "off.toml")
+    four.nodes[2].off()
+    try:
+        run = k1("deploy", "-f", other, code=4)
+    finally:
+        four.nodes[2].on()
+    assert "k1-2: preflight: root@10.77.0.3 port 22 is not reached" in run.err
+    assert "is it on, plugged in" in run.err
+    assert releases(four) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["network", "release", "model", "switch", "services", "health"])
+def test_power_lost_at_any_step_leaves_the_old_release_everywhere(
+    served: tuple[Farm, Path], programs: Path, tmp_path: Path, step: str
+) -> None:
+    four, fleet = served
+    (before,) = releases(four)
+    for node in four.nodes:
+        node.start_at_boot()
+    new_model = write_babbler(tmp_path / "new.gguf", seed=len(step), layers=4)
+    other = four.fleet(new_model, variant(programs, tmp_path / "other", flip), f"{step}.toml")
+    run = cut_at(four, other, step)
+    assert run.code == 4, run.err + run.out
+    assert "k1-2: " in run.err
+    four.nodes[2].on()
+    wait_until("the node has started its daemon", lambda: bool(four.nodes[2].daemons()))
+    assert_serving(four, fleet, before)
+
+
+def cut_at(four: Farm, fleet: Path, step: str) -> Run:
+    """A deploy during which node 2 loses power when `step` begins there."""
+    hook = fleet.with_suffix(".py")
+    hook.write_text(
+        "import sys, os, time\n"
+        "from k1.deploy import plan\n"
+        "from k1.cli.main import main\n"
+        "real = plan.Deploy._report\n"
+        "def report(self, node, step, state, detail=''):\n"
+        f"    if (node.name, step) == ('k1-2', {step!r}) and not os.path.exists({str(hook) + '.hit'!r}):\n"
+        f"        open({str(hook) + '.hit'!r}, 'w').close()\n"
+        f"        while not os.path.exists({str(hook) + '.cut'!r}): time.sleep(0.01)\n"
+        "    real(self, node, step, state, detail)\n"
+        "plan.Deploy._report = report\n"
+        "main()\n"
+    )
+    words = [sys.executable, hook, "deploy", "-f", fleet]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until("the step begins", lambda: Path(f"{hook}.hit").exists() or process.poll() is not None, 60)
+    four.nodes[2].off()
+    Path(f"{hook}.cut").touch()
+    out, err = process.communicate(timeout=200 * SCALE)
+    run = Run.__new__(Run)
+    run.code, run.out, run.err = process.returncode, out, err
+    return run
+
+
+def test_a_release_that_does_not_start_is_taken_back_everywhere(
+    served: tuple[Farm, Path], programs: Path, model: Path, tmp_path: Path
+) -> None:
+    four, fleet = served
+    (before,) = releases(four)
+    broken = variant(programs, tmp_path / "broken", lambda data: data[:20] + b"\0" * 44 + data[64:])
+    run = k1("deploy", "-f", four.fleet(model, broken, "broken.toml"), code=4)
+    assert "health: the daemon does not run" in run.err
+    assert "the release before is back and serves" in run.err
+    assert_serving(four, fleet, before)
+
+
+@pytest.mark.slow
+def test_a_daemon_that_does_not_give_way_is_noticed(
+    served: tuple[Farm, Path], programs: Path, model: Path, tmp_path: Path
+) -> None:
+    four, fleet = served
+    (before,) = releases(four)
+    script = four.nodes[2].folder / "etc" / "init.d" / "S50inferd"
+    kept = script.read_text()
+    script.write_text("#!/bin/sh\nexit 0\n")
+    try:
+        run = k1("deploy", "-f", four.fleet(model, variant(programs, tmp_path / "other", flip), "stuck.toml"), code=4)
+    finally:
+        script.write_text(kept)
+    assert f"k1-2: health: still runs /opt/k1/releases/{before}/bin/k1-inferd" in run.err
+    assert_serving(four, fleet, before)
+
+
+def test_a_full_disk_is_named_before_anything_is_sent(
+    served: tuple[Farm, Path], programs: Path, tmp_path: Path
+) -> None:
+    four, fleet = served
+    (before,) = releases(four)
+    new = write_babbler(tmp_path / "new.gguf", seed=9, layers=4)
+    four.nodes[1].fill(leave_kib=4096)
+    try:
+        run = k1("deploy", "-f", four.fleet(new, programs, "full.toml"), code=4)
+    finally:
+        four.nodes[1].unfill()
+    assert "k1-1: preflight: has 4 MiB free below /opt/k1" in run.err
+    assert_serving(four, fleet, before)
+
+
+@pytest.mark.slow
+def test_a_killed_ssh_in_the_middle_of_the_model_is_gone_on_from(four: Farm, programs: Path, tmp_path: Path) -> None:
+    large = write_babbler(tmp_path / "long.gguf", seed=3, layers=96)
+    fleet = four.fleet(large, programs, "long.toml")
+    k1("deploy", "-f", fleet, "--only", "release")
+    words = [sys.executable, "-m", "k1", "deploy", "-f", fleet, "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        part = four.nodes[0].base / "models"
+        wait_until("a part is there", lambda: any(p.stat().st_size > 1 << 20 for p in part.glob("long-*.part")), 60)
+        for pid in ssh_servers(four, 0):
+            os.kill(pid, signal.SIGKILL)
+        out, _ = process.communicate(timeout=200 * SCALE)
+    assert process.returncode == 0
+    assert json.loads(out)["uplink"] <= 1.3 * large.stat().st_size
+    assert all(any(p.name.startswith("long-") for p in node.models) for node in four.nodes)
+
+
+def ssh_servers(four: Farm, rank: int) -> list[int]:
+    """The sshd processes of sessions on a node."""
+    found = []
+    for pid in four.nodes[rank].pids():
+        try:
+            title = Path(f"/proc/{pid}/cmdline").read_text()
+        except OSError:
+            continue
+        if title.startswith("sshd: root"):
+            found.append(int(pid))
+    return found
+
+
+def test_a_corrupted_byte_of_a_model_is_found_and_mended(served: tuple[Farm, Path], model: Path) -> None:
+    four, fleet = served
+    (damaged,) = (path for path in four.nodes[3].models if path.name.startswith("babbler-"))
+    with damaged.open("r+b") as stream:
+        stream.seek(damaged.stat().st_size // 2)
+        byte = stream.read(1)
+        stream.seek(-1, os.SEEK_CUR)
+        stream.write(bytes([byte[0] ^ 1]))
+    os.utime(damaged, (time.time() + 2, time.time() + 2))
+    outcome = k1("deploy", "-f", fleet, "--json").json
+    assert outcome["nodes"]["k1-3"]["model"]["state"] == "done"
+    assert outcome["nodes"]["k1-2"]["model"]["state"] == "ok"
+    assert damaged.read_bytes() == model.read_bytes()
+
+
+@pytest.mark.slow
+def test_silent_rot_is_found_by_verify(served: tuple[Farm, Path], model: Path) -> None:
+    four, fleet = served
+    (damaged,) = (path for path in four.nodes[1].models if path.name.startswith("babbler-"))
+    times = damaged.stat()
+    with damaged.open("r+b") as stream:
+        stream.seek(5000)
+        stream.write(b"rot")
+    os.utime(damaged, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert k1("deploy", "-f", fleet, "--json").json["nodes"]["k1-1"]["model"]["state"] == "ok"
+    k1("deploy", "-f", fleet, "--verify")
+    assert damaged.read_bytes() == model.read_bytes()
+
+
+def test_another_host_key_is_refused_and_explained(served: tuple[Farm, Path]) -> None:
+    four, fleet = served
+    node = four.nodes[1]
+    node.off()
+    node.new_host_key()
+    node.start_at_boot()
+    node.on()
+    run = k1("deploy", "-f", fleet, code=2)
+    assert "k1-1: preflight: root@10.77.0.2 port 22 shows another host key than at first contact" in run.err
+    remedy = f"ssh-keygen -R k1-1 -f {fleet.with_suffix('.known_hosts')}"
+    assert remedy in run.err
+    subprocess.run(remedy.split(), check=True, capture_output=True)
+    k1("deploy", "-f", fleet)
+
+
+@pytest.mark.slow
+def test_two_nodes_with_one_mac_are_named_and_told_apart(served: tuple[Farm, Path]) -> None:
+    four, fleet = served
+    ip = ["ip", "-n", four.net.names[3], "link"]
+    subprocess.run([*ip, "set", "eth0", "address", "00:11:22:33:44:52"], check=True)
+    run = Run("deploy", "-f", fleet)
+    assert "MAC 00:11:22:33:44:52 is that of k1-2 and k1-3" in run.err
+    assert run.code == 0
+    assert "00:11:22:33:44:53" in subprocess.run([*ip, "show", "eth0"], capture_output=True, text=True).stdout
+
+
+def test_wrong_architecture_is_refused(four: Farm, model: Path, programs: Path, tmp_path: Path) -> None:
+    arm = variant(programs, tmp_path / "arm", lambda data: data[:18] + b"\xb7\0" + data[20:])
+    run = k1("deploy", "-f", four.fleet(model, arm, "arm.toml"), code=2)
+    assert "is x86_64, and the programs are for aarch64" in run.err
+    assert "cluster.programs" in run.err
+
+
+def test_a_changed_key_reaches_all_nodes_at_once(served: tuple[Farm, Path]) -> None:
+    four, fleet = served
+    (before,) = releases(four)
+    key = (fleet.parent / "cluster_key").read_text()
+    k1("key", "rotate", "-f", fleet)
+    assert (fleet.parent / "cluster_key").read_text() != key
+    (after,) = releases(four)
+    assert after != before
+    assert_serving(four, fleet, after)
+
+
+@pytest.mark.slow
+def test_an_account_with_sudo_will_do_and_one_without_is_told_so(
+    served: tuple[Farm, Path], programs: Path, model: Path, tmp_path: Path
+) -> None:
+    four, _ = served
+    other = four.fleet(model, variant(programs, tmp_path / "other", flip), "operator.toml")
+    other.write_text(other.read_text().replace("[ssh]", '[ssh]\nuser = "operator"'))
+    run = k1("deploy", "-f", other, code=2)
+    assert "k1-0: preflight: operator may not use sudo" in run.err
+    assert "let operator use sudo without a password on that node, or log in as root" in run.err
+
+    for node in four.nodes:
+        node.let_operator_in()
+    release = k1("deploy", "-f", other, "--json").json["release"]
+    assert_serving(four, other, release)
+    assert k1("deploy", "-f", other, "--json").json["changed"] is False
+
+
+# --- looking at it
+
+
+def test_status_shows_layers_and_flags_what_drifts(served: tuple[Farm, Path]) -> None:
+    four, fleet = served
+    status = k1("status", "-f", fleet, "--json").json
+    assert status["serves"]
+    assert [row["layers"] for row in status["nodes"]] == [[0, 0], [1, 1], [2, 2], [3, 3]]
+    assert all(row["ports"] == ["API", "RPC"] and not row["drift"] for row in status["nodes"])
+
+    conf = four.nodes[1].base / "current" / "etc" / "inferd.conf"
+    conf.write_text(conf.read_text() + "# by hand\n")
+    drifting = k1("status", "-f", fleet, "--json", code=3).json
+    assert drifting["nodes"][1]["drift"] == ["files of the release were changed on the node"]
+    assert k1("deploy", "-f", fleet, "--json").json["nodes"]["k1-1"]["release"]["state"] == "done"
+    assert k1("status", "-f", fleet, "--json").json["nodes"][1]["drift"] == []
+
+
+@pytest.mark.slow
+def test_status_tells_of_a_node_that_is_off(served: tuple[Farm, Path]) -> None:
+    four, fleet = served
+    four.nodes[3].start_at_boot()
+    four.nodes[3].off()
+    try:
+        status = k1("status", "-f", fleet, "--json", code=4).json
+    finally:
+        four.nodes[3].on()
+    assert not status["serves"]
+    assert "is not reached" in status["nodes"][3]["drift"][0]
+
+
+def test_commands_and_logs_come_with_their_nodes(served: tuple[Farm, Path]) -> None:
+    _, fleet = served
+    run = k1("run", "-f", fleet, "--limit", "k1-1", "--limit", "k1-3", "--", "id", "-u")
+    assert sorted(run.out.splitlines()) == ["k1-1: 0", "k1-3: 0"]
+    assert "failed on k1-0 (status 7)" in k1("run", "-f", fleet, "exit 7", code=4).err
+    logs = k1("logs", "-f", fleet, "k1-2", "-n", "3").out.splitlines()
+    assert len(logs) == 3
+    assert all(line.startswith("k1-2: ") for line in logs)
