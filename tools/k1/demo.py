@@ -98,10 +98,17 @@ class Cluster:
 
 
 def _everywhere(items: Iterable[_T], act: Callable[[_T], object]) -> None:
-    """Do the same for all, at once; the first error is raised when all have ended."""
-    with ThreadPoolExecutor(max_workers=16) as pool:
+    """Do the same for all, at once; the first error is raised when all have ended, an interrupt at once."""
+    pool = ThreadPoolExecutor(max_workers=16)
+    wait = True
+    try:
         for done in [pool.submit(act, item) for item in items]:
             done.result()
+    except KeyboardInterrupt:
+        wait = False  # what runs ends with the boards
+        raise
+    finally:
+        pool.shutdown(wait=wait, cancel_futures=not wait)
 
 
 @contextmanager
