@@ -231,6 +231,19 @@ def both_say(one: Daemon, other: Daemon, *words: str) -> None:
         assert 1 <= len(lines_with(daemon, *words)) <= 2, daemon.log  # one for each of the two connections
 
 
+def test_strangers_learn_nothing_of_the_other_nodes(cluster: StartCluster, tmp_path: Path) -> None:
+    two = cluster(2)
+    tokens = tmp_path / "tokens"
+    tokens.write_text("0123456789abcdef\n")
+    head = two.start(0, None, None, "--api_token_file", tokens)
+    health = head.ask("GET", "/health")
+    assert (health.status, health.json["status"]) == (503, "waiting")
+    assert not {"reason", "ranks"} & set(health.json)
+    told = head.ask("GET", "/health", None, {"Authorization": "Bearer 0123456789abcdef"}).json
+    assert "rank 1" in told["reason"]
+    assert [rank["up"] for rank in told["ranks"]] == [True, False]
+
+
 def test_another_cluster_key_is_refused_by_both(cluster: StartCluster) -> None:
     two = cluster(2)
     two.start(0)

@@ -57,6 +57,7 @@ typedef struct k1_api_health {
     size_t n_running, n_waiting;
     const char *why_not;       /* NULL: requests are served */
     const k1_cluster *cluster; /* NULL: a node of its own */
+    bool in_full;              /* with the other nodes, and why requests are not served */
 } k1_api_health;
 
 char *k1_api_health_body(const k1_api_health *health);

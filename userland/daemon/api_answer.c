@@ -152,10 +152,10 @@ char *k1_api_health_body(const k1_api_health *health) {
                                "model", health->model, "n_ctx", (json_int_t)health->n_ctx, "n_threads",
                                (json_int_t)health->n_threads, "kernels", health->kernels, "running",
                                (json_int_t)health->n_running, "waiting", (json_int_t)health->n_waiting);
-    if (health->why_not != NULL) {
+    if (health->why_not != NULL && health->in_full) {
         json_object_set_new(object, "reason", json_string(health->why_not));
     }
-    if (health->cluster != NULL) {
+    if (health->cluster != NULL && health->in_full) {
         json_object_set_new(object, "ranks", ranks(health->cluster));
     }
     return dump(object);

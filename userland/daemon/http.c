@@ -332,6 +332,12 @@ static void start_exchange(k1_http *http, struct evhttp_request *req, k1_complet
     free_exchange(x);
 }
 
+/* A valid one, where tokens are asked for. */
+static bool shows_token(const k1_http *http, struct evhttp_request *req) {
+    const char *given = evhttp_find_header(evhttp_request_get_input_headers(req), "Authorization");
+    return k1_auth_allows(http->config.auth, given);
+}
+
 /* Why no completion can begin now; NULL: it can. */
 static const char *why_not(const k1_http *http) {
     if (http->bound == NULL) { /* a kept-alive client must not hold off the end */
@@ -378,6 +384,7 @@ static void get_health(k1_http *http, struct evhttp_request *req) {
         .n_waiting = k1_worker_n_waiting(http->config.worker),
         .why_not = why_not(http),
         .cluster = http->config.cluster,
+        .in_full = shows_token(http, req),
     };
     if (http->bound != NULL && health.cluster != NULL && !k1_cluster_is_head(health.cluster)) {
         health.why_not = NULL; /* it does what is asked of it: to be a worker */
@@ -412,9 +419,8 @@ static const route *find_route(const struct evhttp_request *req) {
 static void on_request(struct evhttp_request *req, void *arg) {
     k1_http *http = arg;
     const route *r = find_route(req);
-    const char *authorization = evhttp_find_header(evhttp_request_get_input_headers(req), "Authorization");
     k1_api_error error;
-    if ((r == NULL || !r->open) && !k1_auth_allows(http->config.auth, authorization)) {
+    if ((r == NULL || !r->open) && !shows_token(http, req)) {
         error = make_error(401, "", "a valid API token is needed: send \"Authorization: Bearer TOKEN\"");
     } else if (r == NULL) {
         error = make_error(404, "", "no such path; there are /health, /v1/models and /v1/completions");
