@@ -171,9 +171,9 @@ static void a_node_that_leaves_is_told_of_by_its_own_words(void **state) {
     k1t_run_ms(&c, 100);
     assert_int_equal(c.node[0].n_down, 1);
     assert_string_equal(c.node[0].reason, expected);
-    assert_int_equal(k1t_lines(&c.node[0], " warn peer_down rank=1 ", expected), 1);
+    assert_int_equal(k1t_lines(&c.node[0], " warn peer_down peer_rank=1 ", expected), 1);
     k1t_run_ms(&c, 1500); /* several dials: one line */
-    assert_int_equal(k1t_lines(&c.node[0], "peer_waiting rank=1", "Connection refused"), 1);
+    assert_int_equal(k1t_lines(&c.node[0], "peer_waiting peer_rank=1", "Connection refused"), 1);
     assert_non_null(strstr(k1_rpc_why_down(c.node[0].rpc, 1), "Connection refused"));
     k1t_start(&c, 1);
     assert_true(k1t_until(&c, k1t_all_up));
@@ -282,8 +282,8 @@ static void a_wrong_list_of_nodes_is_refused(void **state) {
     start_all(&c);
     k1t_run_ms(&c, 1800);
     const char *reason = "rank 0 looked for rank 1 and found rank 2; make the lists of nodes agree";
-    assert_int_equal(k1t_lines(&c.node[0], "peer_refused rank=1", reason), 1);
-    assert_int_equal(k1t_lines(&c.node[2], "peer_refused rank=0", reason), 1);
+    assert_int_equal(k1t_lines(&c.node[0], "peer_refused peer_rank=1", reason), 1);
+    assert_int_equal(k1t_lines(&c.node[2], "peer_refused peer_rank=0", reason), 1);
     assert_false(k1_rpc_is_up(c.node[0].rpc, 1));
     assert_true(k1_rpc_is_up(c.node[1].rpc, 2));
     k1t_cluster_free(&c);
@@ -306,8 +306,8 @@ static void a_second_node_of_one_rank_is_refused(void **state) {
     k1t_start(&c, 2);
     k1t_run_ms(&c, 1800);
     const char *reason = "two nodes are rank 1 for rank 0: one at 127.0.0.1 is connected, one at 127.0.0.1 wants to";
-    assert_int_equal(k1t_lines(&c.node[0], "peer_refused rank=1", reason), 1);
-    assert_int_equal(k1t_lines(&c.node[2], "peer_refused rank=0", reason), 1);
+    assert_int_equal(k1t_lines(&c.node[0], "peer_refused peer_rank=1", reason), 1);
+    assert_int_equal(k1t_lines(&c.node[2], "peer_refused peer_rank=0", reason), 1);
     assert_true(k1_rpc_is_up(c.node[0].rpc, 1));
     assert_int_equal(c.node[0].n_down, 0);
     k1t_cluster_free(&c);
