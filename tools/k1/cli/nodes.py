@@ -31,7 +31,7 @@ def show_status(
 ) -> None:
     """Show load, memory, temperature, ports, layers, speed and hashes of all nodes; what drifts is flagged."""
     with Session(fleets.read(file)) as session:
-        api = service.Api(session.head(), session.folder, "")
+        api = service.Api(session)
         found = status.collect(session, api)
         if watch is not None and not as_json:
             with Live(_table(found), console=output.out, auto_refresh=False) as live:

@@ -79,7 +79,7 @@ class Deploy:
         self.facts: dict[str, Facts] = {}
         self.outcome = Outcome(wanted.id, nodes={node.name: {} for node in self.nodes})
         self._begun: dict[tuple[str, str], float] = {}
-        self._api = service.Api(session.head(), session.folder, wanted.tokens.split()[0])
+        self._api = service.Api(session)
 
     def run(self) -> Outcome:
         """Do what is to be done. `NodesFailed` names node, step and remedy; by then the old service is back."""

@@ -32,7 +32,7 @@ def run(session: Session, report: Callable[[Event], None]) -> Outcome:
         report(Event(node.name, "rollback", "done", f"{facts[node.name].current} to {target}"))
 
     session.each("rollback", nodes, back)
-    api = service.Api(session.head(), session.folder, "")
+    api = service.Api(session)
     fleet = session.fleet
 
     def waiting(reason: str) -> None:

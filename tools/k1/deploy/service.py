@@ -7,11 +7,10 @@ import json
 import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from k1.deploy.probe import Facts
-from k1.deploy.session import BASE, Node
+from k1.deploy.session import BASE, Node, Session
 from k1.drivers import unixsocket
 from k1.drivers.patience import scaled
 from k1.errors import CheckFailed, K1Error
@@ -68,8 +67,11 @@ def log(facts: Facts, lines: int, *, follow: bool = False) -> str:
 class Api:
     """The cluster's HTTP interface as this machine reaches it: through rank 0's SSH connection."""
 
-    def __init__(self, head: Node, folder: Path, token: str) -> None:
-        self._head, self._socket, self._token = head, folder / "api", token
+    def __init__(self, session: Session) -> None:
+        """Its token is the first in the fleet's file, when that is there: without one /health tells little."""
+        self._head, self._socket = session.head(), session.folder / "api"
+        tokens = session.fleet.beside(session.fleet.cluster.api_token_file)
+        self._token = (tokens.read_text().split() or [""])[0] if tokens.is_file() else ""
 
     def health(self) -> dict[str, Any]:
         """What /health says; empty when nobody answers."""
