@@ -81,15 +81,23 @@ static void push_reply(k1_worker *worker, k1_reply *reply) {
     wake(worker->reply_fd);
 }
 
+/* NULL: out of memory. */
+static k1_reply *make_reply(k1_job *job, k1_reply_kind kind, const char *text, size_t n) {
+    k1_reply *r = malloc(sizeof *r + n + 1);
+    if (r != NULL) {
+        *r = (k1_reply){.job = job, .kind = kind, .n = n};
+        memcpy(r->text, text, n);
+        r->text[n] = '\0';
+    }
+    return r;
+}
+
 /* The last reply must arrive, so memory for it is tried until it comes. */
 static void reply(void *arg, k1_job *job, k1_reply_kind kind, const char *text, size_t n) {
     k1_reply *r;
-    while ((r = malloc(sizeof *r + n + 1)) == NULL) {
+    while ((r = make_reply(job, kind, text, n)) == NULL) {
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
-    *r = (k1_reply){.job = job, .kind = kind, .n = n};
-    memcpy(r->text, text, n);
-    r->text[n] = '\0';
     push_reply(arg, r);
 }
 
@@ -408,14 +416,12 @@ void k1_worker_lost(k1_worker *worker, const char *why) {
     wake(worker->job_fd);
     while (worker->first != NULL) { /* those that wait would wait for nodes */
         k1_job *job = worker->first;
-        k1_reply *r = calloc(1, sizeof *r + K1_RPC_TEXT + 1);
+        k1_reply *r = make_reply(job, K1_REPLY_UNAVAILABLE, why, strnlen(why, K1_RPC_TEXT));
         unlink_job(worker, job);
         if (r == NULL) {
             job->on_reply(job, &(k1_reply){.job = job, .kind = K1_REPLY_UNAVAILABLE});
             continue;
         }
-        *r = (k1_reply){.job = job, .kind = K1_REPLY_UNAVAILABLE, .n = strnlen(why, K1_RPC_TEXT)};
-        memcpy(r->text, why, r->n);
         job->on_reply(job, r);
         free(r);
     }
