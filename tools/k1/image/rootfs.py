@@ -68,6 +68,7 @@ def step(ctx: Context) -> Step:
         for name in programs.NAMES:
             shutil.copy2(ctx.images / "bin" / name, root / "usr" / "bin" / name)
         check_libraries(root)
+        identify(root, ctx.board)
         files.write_json(report, check_budget(root, ctx.board.storage.root_budget_mb.value))
         task.detail("squashfs")
         archive = ctx.work / "rootfs.tar"
@@ -168,6 +169,13 @@ def _personalize(root: Path, ctx: Context) -> None:
     files.write(root / "root" / ".ssh" / "authorized_keys", ctx.logins.authorized_keys)
     shadow = root / "etc" / "shadow"
     files.write(shadow, ctx.logins.shadow(shadow.read_text()))
+
+
+def identify(root: Path, board: Board) -> None:
+    """Name the image as os-release(5) has it; IMAGE_VERSION is a hash of all the rest of the root."""
+    lines = ["ID=k1", f'NAME="{board.title}"', f'PRETTY_NAME="K1 cluster stack, {board.title}"']
+    lines += [f"IMAGE_ID=k1-{board.name}", f"IMAGE_VERSION={files.tree_digest([root], root)[:16]}"]
+    files.write(root / "etc" / "os-release", "".join(f"{line}\n" for line in lines))
 
 
 def check_libraries(root: Path) -> None:
