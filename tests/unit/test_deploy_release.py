@@ -112,8 +112,8 @@ def test_programs_that_are_missing_or_none_are_refused(folder: Path) -> None:
 
 def facts(model: str, checked: str) -> Facts:
     return Facts(
-        *("riscv64", "6.1", 0, "boot", "busybox", "3.4", 1, "", "", False, frozenset(), False, "", model, checked),
-        *("", (), 0.0, 1, 1, None),
+        *("riscv64", "6.1", 0, "boot", "busybox", True, "image", 1, "", "", False, frozenset(), False, "", model),
+        *(checked, "", "", (), 0.0, 1, 1, None),
     )
 
 

@@ -26,6 +26,7 @@ from k1.errors import CheckFailed, K1Error
 from k1.paths import REPO
 
 _TAIL = 20
+_running: set[subprocess.Popen[str]] = set()
 # What a calling make, or a user's habit of building kernels, would smuggle into the builds that k1 starts.
 _NOT_INHERITED = {
     *("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL"),
@@ -119,6 +120,7 @@ def run(
             errors="replace",
             start_new_session=True,
         )
+    _running.add(process)
     try:
         if log:
             output, stderr = _follow(process, log, on_line), ""
@@ -130,10 +132,17 @@ def run(
         raise CommandTimeout(f"{shlex.join(words[:4])} did not end within {timeout:.0f} s") from error
     finally:
         _end(process)
+        _running.discard(process)
     result = Result(tuple(map(str, argv)), process.returncode, output, stderr, time.monotonic() - started)
     if check and result.returncode != 0:
         raise CommandError(result, log)
     return result
+
+
+def end_all() -> None:
+    """End the programs that other threads run: Ctrl-C reaches only the main one."""
+    for process in tuple(_running):
+        _end(process)
 
 
 def run_attached(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:

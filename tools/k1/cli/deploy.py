@@ -45,7 +45,7 @@ def deploy(
         wanted = release.prepare(fleet)
         with watching([node.name for node in session.nodes], quiet=as_json) as view:
             outcome = run(plan.Deploy(session, wanted, options, view.tell))
-    tell(outcome, dry_run=dry_run, as_json=as_json)
+    tell(outcome, only=only, dry_run=dry_run, as_json=as_json)
 
 
 def run(todo: plan.Deploy) -> Outcome:
@@ -121,7 +121,7 @@ def watching(names: list[str], *, quiet: bool) -> Iterator[View]:
         yield view
 
 
-def tell(outcome: Outcome, *, dry_run: bool, as_json: bool) -> None:
+def tell(outcome: Outcome, *, only: str | None = None, dry_run: bool, as_json: bool) -> None:
     """Print what was done."""
     if as_json:
         output.print_json(asdict(outcome))
@@ -131,11 +131,13 @@ def tell(outcome: Outcome, *, dry_run: bool, as_json: bool) -> None:
         return
     would = any(row["state"] == "would" for steps in outcome.nodes.values() for row in steps.values())
     if dry_run:
-        output.note(
-            "nothing was changed" if would else f"release {outcome.release} is in service; nothing is to be done"
-        )
+        well = "nothing is to be done" if only else f"release {outcome.release} is in service; nothing is to be done"
+        output.note("nothing was changed" if would else well)
         return
-    said = "is in service" if outcome.changed else "is in service already; nothing was changed"
-    output.note(f"release {outcome.release} {said}")
+    if only not in (None, "health"):
+        output.note(f"step {only}: {'done' if outcome.changed else 'nothing is to be done'}; no other was taken")
+    else:
+        said = "is in service" if outcome.changed else "is in service already; nothing was changed"
+        output.note(f"release {outcome.release} {said}")
     if outcome.uplink:
         output.note(f"{output.size(outcome.uplink)} of the model left this machine")

@@ -50,13 +50,13 @@ def show_status(
 
 
 def _table(found: status.Status) -> Table:
-    table = output.table("node", "load", "memory", "temp", "ports", "layers", "release", "model", "drift")
+    table = output.table("node", "load", "memory", "temp", "ports", "layers", "release", "model", "image", "drift")
     for row in found.nodes:
         heat = f"{row.temperature:.0f} °C" if row.temperature is not None else "-"
         layers = f"{row.layers[0]}-{row.layers[1]}" if row.layers else "-"
         used = f"{row.memory_used}/{row.memory} M" if row.reached else "-"
         cells = (f"{row.load:.2f}", used, heat, " ".join(row.ports) or "-", layers, row.release[:8] or "image")
-        table.add_row(row.name, *cells, row.model or "-", "; ".join(row.drift))
+        table.add_row(row.name, *cells, row.model or "-", row.image or "-", "; ".join(row.drift))
     return table
 
 

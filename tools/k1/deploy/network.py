@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface
 
 from k1 import fleet as fleets
-from k1.deploy.probe import Facts, Link, probe
+from k1.deploy.probe import NODE_CONF, Facts, Link, probe
 from k1.deploy.session import Node
 from k1.drivers.patience import scaled
 from k1.errors import CheckFailed, K1Error
 from k1.fleet import Fleet
 
-CONF = "/data/etc/k1/node.conf"
 # What every switch carries.
 STANDARD_MTU = 1500
 # IPv4's and ICMP's headers.
@@ -88,14 +87,17 @@ def shared_macs(fleet: Fleet, nodes: Sequence[Node], facts: Mapping[str, Facts])
 
 def apply(fleet: Fleet, wanted: Wanted, model: str) -> Facts:
     """Write node.conf and make it true; the node's facts after that. It survives losing the connection on the way."""
-    node, new = wanted.node, f"{CONF}.new"
+    node, new = wanted.node, f"{NODE_CONF}.new"
     # In the background and a moment later: the interface may be the one that SSH comes by.
     reload = "setsid sh -c 'sleep 0.5; /etc/init.d/S20network reload' >/dev/null 2>&1 </dev/null &"
-    node.sh(f"mkdir -p {CONF.rpartition('/')[0]} && cat >{new} && mv {new} {CONF} && sync; {reload}", stdin=wanted.conf)
+    node.sh(
+        f"mkdir -p {NODE_CONF.rpartition('/')[0]} && cat >{new} && mv {new} {NODE_CONF} && sync; {reload}",
+        stdin=wanted.conf,
+    )
     deadline = time.monotonic() + scaled(_WAIT)
     identity = node.member.identity
     while True:
-        time.sleep(scaled(1.0))
+        node.wait(1.0)
         try:
             facts = probe(node, model)
             link = link_of(fleet, node, facts)
@@ -105,19 +107,13 @@ def apply(fleet: Fleet, wanted: Wanted, model: str) -> Facts:
             node.target.close()
         if time.monotonic() > deadline:
             text = f"did not come back as {identity.mac} {identity.address} within {scaled(_WAIT):.0f} s"
-            raise CheckFailed(text, hint=f"on its serial console: cat {CONF}; /etc/init.d/S20network reload")
+            raise CheckFailed(text, hint=f"on its serial console: cat {NODE_CONF}; /etc/init.d/S20network reload")
 
 
-def carried(head: Node, others: Sequence[Node], mtu: int) -> list[str]:
-    """Names of the nodes that a frame of `mtu` bytes does not reach from `head`. Raises when a small one does not."""
-    if not others:
-        return []
+def unreached(head: Node, others: Sequence[Node], mtu: int) -> tuple[list[str], list[str]]:
+    """Names of the nodes that a frame of `mtu` bytes does not reach from `head`, and of those that none reaches."""
     lost = _unanswered(head, others, mtu - _HEADERS)
-    dead = _unanswered(head, [node for node in others if node.name in lost], 56)
-    if dead:
-        text = f"no answer from {' and '.join(dead)} over the cluster's network"
-        raise CheckFailed(text, hint="look at the switch, the cables, and for two boards with one address")
-    return lost
+    return lost, _unanswered(head, [node for node in others if node.name in lost], 56)
 
 
 def _unanswered(head: Node, others: Sequence[Node], size: int) -> list[str]:

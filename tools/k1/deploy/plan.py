@@ -117,7 +117,8 @@ class Deploy:
         try:
             yield
         except K1Error as error:
-            self._report(node, step, "failed", error.message)
+            if not node.stop.is_set():
+                self._report(node, step, "failed", error.message)
             raise
 
     def _sorted_out(self, step: str, need: Callable[[Node], str]) -> list[Node]:
@@ -143,6 +144,14 @@ class Deploy:
             raise
         except K1Error as error:
             raise NodesFailed(step, {node.name: error}) from error
+
+    def _fail(self, step: str, names: Sequence[str], error: K1Error) -> None:
+        """End the deploy when there are such nodes."""
+        for node in self.nodes:
+            if node.name in names:
+                self._report(node, step, "failed", error.message)
+        if names:
+            raise NodesFailed(step, dict.fromkeys(names, error))
 
     def _warn(self, text: str) -> None:
         self.outcome.warnings.append(text)
@@ -196,9 +205,8 @@ class Deploy:
             keep = network.STANDARD_MTU
             todo += self._settle(keep)
             lost = self._carried(keep)
-        if lost:
-            error = CheckFailed(f"frames of {keep} bytes do not arrive", hint="set cluster.mtu in fleet.toml to less")
-            raise NodesFailed("network", dict.fromkeys(lost, error))
+        text = f"frames of {keep} bytes do not arrive"
+        self._fail("network", lost, CheckFailed(text, hint="set cluster.mtu in fleet.toml to less"))
         if keep < fleet.mtu:
             self._warn(
                 f"the network carries no frames of {fleet.mtu} bytes, so MTU is {keep}: a switch without jumbo frames? "
@@ -239,9 +247,13 @@ class Deploy:
         return min([mtu, *(link.mtu for link in links if link)])
 
     def _carried(self, mtu: int) -> list[str]:
+        """Names of the nodes that a frame of `mtu` bytes does not reach from the first; one that none reaches fails."""
         head, *others = self.nodes
         with self._failing_of("network", head):
-            return network.carried(head, others, mtu)
+            lost, silent = network.unreached(head, others, mtu)
+        hint = "look at the switch, the cables, and for two boards with one address"
+        self._fail("network", silent, CheckFailed(f"no answer to {head.name} over the cluster's network", hint=hint))
+        return lost
 
     def _measure(self) -> None:
         head, *others = self.nodes

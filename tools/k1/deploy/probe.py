@@ -3,51 +3,40 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
 from k1.deploy.session import BASE, Node
 from k1.errors import CheckFailed
 
-# Everything in POSIX shell and what both busybox and Debian have. $1: the model's file name below models/.
+NODE_CONF = "/data/etc/k1/node.conf"
+_NET = "/sys/class/net"
+# POSIX shell with what both busybox and Debian have. Each process costs a slow board tens of milliseconds, so there are
+# few: files are printed as they are and understood here. @MODEL@: the model's file name below models/.
 _SCRIPT = f"""
-base={BASE}
-echo arch=$(uname -m)
-echo kernel=$(uname -r)
-echo now=$(date +%s)
-echo boot=$(cat /proc/sys/kernel/random/boot_id)
-if [ -d /run/systemd/system ]; then echo init=systemd; elif [ -x /etc/init.d/S50inferd ]; then echo init=busybox; fi
-rsync=$(rsync --version 2>/dev/null | sed -n 's/.*version \\([0-9.]*\\).*/\\1/p;1q'); echo rsync=$rsync
+base={BASE}; m=$base/models/@MODEL@
+say() {{ echo "==$1"; }}
+say uname; uname -mr
+say now; date +%s
+say init; if [ -d /run/systemd/system ]; then echo systemd; elif [ -x /etc/init.d/S50inferd ]; then echo busybox; fi
+say rsync; command -v rsync
 folder=$base; [ -d $folder ] || folder=/opt; [ -d $folder ] || folder=/
-df -Pk $folder/ | tail -n 1 | {{ read -r _ size _ free _; echo free=$free; }}
-echo current=$(basename "$(readlink $base/current 2>/dev/null)" 2>/dev/null)
-echo previous=$(basename "$(readlink $base/previous 2>/dev/null)" 2>/dev/null)
-[ -f $base/trial ] && echo trial=yes
-for sums in $base/releases/*/SHA256SUMS; do
-  [ -f $sums ] || continue
-  r=${{sums%/*}}; r=${{r##*/}}
-  case $r in *.new) ;; *) echo release=$r ;; esac
-done
-if [ -f $base/current/SHA256SUMS ]; then
-  (cd $base/current && sha256sum -c SHA256SUMS >/dev/null 2>&1) && echo intact=yes || echo intact=no
-fi
-pid=$(pidof k1-inferd | cut -d' ' -f1)
-[ -n "$pid" ] && echo exe=$(readlink /proc/$pid/exe)
-m=$base/models/@MODEL@
-[ -f $m ] && echo model=$(stat -c '%s %Y' $m)
-[ -f ${{m%.gguf}}.ok ] && echo checked=$(cat ${{m%.gguf}}.ok)
-[ -f /data/etc/k1/node.conf ] && sed 's/^/conf=/' /data/etc/k1/node.conf
-for a in /sys/class/net/*; do
-  i=${{a##*/}}; [ $i = lo ] && continue
-  ips=$(ip -o -4 addr show dev $i | sed -n 's/.* inet \\([0-9./]*\\).*/\\1/p')
-  echo link=$i $(cat $a/address) $(cat $a/mtu) $ips
-done
-read -r load _ </proc/loadavg; echo load=$load
-sed -n 's/^MemTotal: *\\([0-9]*\\).*/memory=\\1/p;s/^MemAvailable: *\\([0-9]*\\).*/available=\\1/p' /proc/meminfo
-for t in /sys/class/thermal/thermal_zone*/temp; do [ -r $t ] && echo temperature=$(cat $t); done
-sed -n 's/^ *[0-9]*: [0-9A-F]*:\\([0-9A-F]\\{{4\\}}\\) [0-9A-F]*:0000 0A .*/port=\\1/p' /proc/net/tcp*
+say df; df -Pk $folder/
+for link in current previous; do say $link; cd -P $base/$link 2>/dev/null && echo ${{PWD##*/}}; done
+say trial; [ -f $base/trial ] && echo yes
+say releases; for sums in $base/releases/*/SHA256SUMS; do [ -f $sums ] && r=${{sums%/*}} && echo ${{r##*/}}; done
+say intact; cd $base/current/ 2>/dev/null && sha256sum -c SHA256SUMS >/dev/null 2>&1 && echo yes
+say exe; for name in $(grep -lsx k1-inferd /proc/[0-9]*/comm); do readlink ${{name%comm}}exe; done
+say model; [ -f $m ] && stat -c '%s %Y' $m
+say addresses; ip -o -4 addr show
+say files
+grep -sH '' /proc/sys/kernel/random/boot_id /proc/loadavg /proc/meminfo /proc/net/tcp /proc/net/tcp6 ${{m%.gguf}}.ok \\
+  $base/current/etc/inferd.conf {NODE_CONF} /etc/os-release {_NET}/*/address {_NET}/*/mtu \\
+  /sys/class/thermal/thermal_zone*/temp
 exit 0
 """
+_LISTENS = re.compile(r"\s*\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:0000 0A ")
 
 
 @dataclass(frozen=True)
@@ -62,14 +51,18 @@ class Link:
 
 @dataclass(frozen=True)
 class Facts:
-    """A node as it is. free, memory, available: KiB; temperature: milli-degrees Celsius; now: seconds since 1970."""
+    """A node as it is. free, memory, available: KiB; temperature: milli-degrees Celsius; now: seconds since 1970.
+
+    image: the hash of our image, or the name of another system.
+    """
 
     arch: str
     kernel: str
     now: int
     boot: str
     init: str
-    rsync: str
+    rsync: bool
+    image: str
     free: int
     current: str
     previous: str
@@ -79,6 +72,7 @@ class Facts:
     running: str
     model: str
     checked: str
+    served_model: str
     conf: str
     links: tuple[Link, ...]
     load: float
@@ -95,45 +89,98 @@ class Facts:
 
 def probe(node: Node, model: str = "none") -> Facts:
     """Ask a node for its facts; `model`: the file name of the model that is wanted there."""
-    found: dict[str, list[str]] = {}
-    for line in node.sh(_SCRIPT.replace("@MODEL@", model)).splitlines():
-        key, _, value = line.partition("=")
-        found.setdefault(key, []).append(value)
+    return understand(node.sh(script(model)))
 
-    def one(key: str, default: str = "") -> str:
-        return found.get(key, [default])[0]
 
-    if not one("arch"):
+def script(model: str) -> str:
+    """The shell script whose output `understand` takes."""
+    return _SCRIPT.replace("@MODEL@", model)
+
+
+def understand(answer: str) -> Facts:
+    """The facts in what the script prints; CheckFailed when it is something else."""
+    said = _sections(answer)
+    try:
+        return _facts(said, _files(said["files"]))
+    except (KeyError, ValueError, IndexError) as error:
         hint = "is the login shell of the account a POSIX shell that prints nothing by itself?"
-        raise CheckFailed("the answer is not understood", hint=hint)
-    temperature = one("temperature")
-    running = re.search(r"/releases/([^/]+)/bin/", one("exe"))
+        raise CheckFailed("the answer is not understood", hint=hint) from error
+
+
+def _facts(said: Mapping[str, Sequence[str]], files: Mapping[str, Sequence[str]]) -> Facts:
+    def one(key: str) -> str:
+        return next(iter(said[key]), "")
+
+    kernel, arch = one("uname").split()
+    exe = re.sub(r".*/releases/([^/]+)/bin/.*", r"\1", one("exe"))
+    memory = {key: value.split()[0] for key, _, value in (line.partition(":") for line in files["/proc/meminfo"])}
+    heat = [int(lines[0]) for path, lines in files.items() if path.startswith("/sys/class/thermal/")]
+    tcp = [*files.get("/proc/net/tcp", ()), *files.get("/proc/net/tcp6", ())]
     return Facts(
-        arch=one("arch"),
-        kernel=one("kernel"),
-        now=int(one("now", "0")),
-        boot=one("boot"),
+        arch=arch,
+        kernel=kernel,
+        now=int(one("now")),
+        boot=files["/proc/sys/kernel/random/boot_id"][0],
         init=one("init"),
-        rsync=one("rsync"),
-        free=int(one("free", "0") or 0),
+        rsync=bool(said["rsync"]),
+        image=_image(files.get("/etc/os-release", ())),
+        free=int(said["df"][-1].split()[3]),
         current=one("current"),
         previous=one("previous"),
-        on_trial=one("trial") == "yes",
-        releases=frozenset(found.get("release", ())),
-        intact=one("intact") == "yes",
-        running=running[1] if running else one("exe"),
+        on_trial=bool(said["trial"]),
+        releases=frozenset(name for name in said["releases"] if not name.endswith((".new", ".old"))),
+        intact=bool(said["intact"]),
+        running=exe,
         model=one("model"),
-        checked=one("checked"),
-        conf="".join(f"{line}\n" for line in found.get("conf", ())),
-        links=tuple(_link(line) for line in found.get("link", ())),
-        load=float(one("load", "0")),
-        memory=int(one("memory", "0")),
-        available=int(one("available", "0")),
-        temperature=int(temperature) if temperature.lstrip("-").isdigit() else None,
-        ports=tuple(sorted({int(port, 16) for port in found.get("port", ())})),
+        checked=next((lines[0] for path, lines in files.items() if path.endswith(".ok")), ""),
+        served_model=_setting(files.get(f"{BASE}/current/etc/inferd.conf", ()), "model").rpartition("/")[2],
+        conf="".join(f"{line}\n" for line in files.get(NODE_CONF, ())),
+        links=tuple(_links(files, said["addresses"])),
+        load=float(files["/proc/loadavg"][0].split()[0]),
+        memory=int(memory["MemTotal"]),
+        available=int(memory["MemAvailable"]),
+        temperature=heat[0] if heat else None,
+        ports=tuple(sorted({int(found[1], 16) for line in tcp if (found := _LISTENS.match(line))})),
     )
 
 
-def _link(line: str) -> Link:
-    name, mac, mtu, *addresses = line.split()
-    return Link(name, mac, int(mtu), tuple(addresses))
+def _sections(answer: str) -> dict[str, list[str]]:
+    """What follows each line `==name`."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in answer.splitlines():
+        if line.startswith("=="):
+            lines = found.setdefault(line[2:], [])
+        else:
+            lines.append(line)
+    return found
+
+
+def _files(lines: Sequence[str]) -> dict[str, list[str]]:
+    """The lines of each file, from grep's `path:line`."""
+    found: dict[str, list[str]] = {}
+    for path, _, line in (each.partition(":") for each in lines):
+        found.setdefault(path, []).append(line)
+    return found
+
+
+def _links(files: Mapping[str, Sequence[str]], addresses: Sequence[str]) -> Iterator[Link]:
+    having = [line.split() for line in addresses]  # 2: eth0 inet 192.168.1.100/24 …
+    for path, lines in files.items():
+        name, _, leaf = path.removeprefix(f"{_NET}/").partition("/")
+        if leaf == "address" and name != "lo":
+            own = tuple(words[3] for words in having if words[1] == name)
+            yield Link(name, lines[0], int(files[f"{_NET}/{name}/mtu"][0]), own)
+
+
+def _image(release: Sequence[str]) -> str:
+    """os-release(5): IMAGE_VERSION is our image's hash; other systems have a name."""
+    return _setting(release, "IMAGE_VERSION") or _setting(release, "PRETTY_NAME")
+
+
+def _setting(lines: Sequence[str], key: str) -> str:
+    """The value of `key = value` or KEY="value"."""
+    for name, _, value in (line.partition("=") for line in lines):
+        if name.strip() == key:
+            return value.strip().strip("\"'")
+    return ""

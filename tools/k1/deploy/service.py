@@ -53,7 +53,7 @@ def restart(node: Node, facts: Facts) -> None:
 
 def running(node: Node) -> str:
     """The path of the daemon that runs on a node, empty for none."""
-    return node.ask("pid=$(pidof k1-inferd) && readlink /proc/${pid%% *}/exe").output.strip()
+    return node.ask("readlink $(grep -lsx k1-inferd /proc/[0-9]*/comm | sed 's/comm$/exe/;q')").output.strip()
 
 
 def log(facts: Facts, lines: int, *, follow: bool = False) -> str:

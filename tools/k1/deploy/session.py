@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from k1.drivers.patience import scaled
 from k1.drivers.ssh import Target
 from k1.errors import CheckFailed, Exit, K1Error
 from k1.fleet import Fleet, Member
-from k1.run import CommandError, CommandTimeout, Result, run
+from k1.run import CommandError, CommandTimeout, Result, end_all, run
 
 BASE = "/opt/k1"
 _T = TypeVar("_T")
@@ -39,6 +40,7 @@ class Node:
     member: Member
     target: Target
     log: Path
+    stop: threading.Event = field(default_factory=threading.Event)
 
     @property
     def name(self) -> str:
@@ -57,6 +59,7 @@ class Node:
 
     def ask(self, script: str, *, stdin: str | None = None, timeout: float = 60.0) -> Result:
         """Run a shell script as root, whatever it ends with; `timeout` in seconds, scaled."""
+        self._go_on()
         try:
             result = self.target.run(self._as_root(script), check=False, timeout=timeout, stdin=stdin)
         except CommandTimeout as error:
@@ -75,6 +78,7 @@ class Node:
 
     def rsync(self, *words: str | Path, on_line: Callable[[str], None] | None = None) -> Result:
         """Run the host's rsync over this node's connection; `:PATH` among the words is a path on the node."""
+        self._go_on()
         places: list[str | Path] = [
             f"{self.target.host}{word}" if str(word).startswith(":") else word for word in words
         ]
@@ -91,6 +95,15 @@ class Node:
     def serving(self, script: str) -> list[str]:
         """The command line that runs a script as root for as long as its input is open."""
         return self.target.command(self._as_root(script))
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, scaled, or until the user wants to end."""
+        self.stop.wait(scaled(seconds))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.stop.is_set():
+            raise CheckFailed("was interrupted", hint="k1 deploy again goes on from here")
 
     def _as_root(self, script: str) -> str:
         sudo = "" if self.target.user == "root" else "sudo -n "
@@ -133,6 +146,7 @@ class Session:
     parallel: int = 16
     nodes: list[Node] = field(init=False)
     folder: Path = field(init=False)
+    _stop: threading.Event = field(init=False, default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         members = self.fleet.chosen(self.names)
@@ -147,7 +161,7 @@ class Session:
         target = Target(
             login.port, login.key, self.fleet.known_hosts, f"{member.name}", login.host, login.user, control
         )
-        return Node(member, target, self.folder / f"{member.rank}.log")
+        return Node(member, target, self.folder / f"{member.rank}.log", self._stop)
 
     def head(self) -> Node:
         """Rank 0, chosen or not."""
@@ -159,9 +173,12 @@ class Session:
             begun: dict[str, Future[_T]] = {node.name: pool.submit(act, node) for node in nodes}
             try:
                 faults = {name: error for name, done in begun.items() if (error := done.exception()) is not None}
-            except BaseException:  # Ctrl-C: without their connections the others end soon
-                pool.shutdown(wait=False, cancel_futures=True)
+            except BaseException:  # Ctrl-C
+                self._stop.set()
+                end_all()
                 self.disconnect()
+                pool.shutdown(cancel_futures=True)
+                self._stop.clear()  # for taking back what was switched
                 raise
         for error in faults.values():
             if not isinstance(error, K1Error):

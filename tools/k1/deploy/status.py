@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from k1.deploy import service
 from k1.deploy.probe import Facts, probe
-from k1.deploy.session import BASE, Node, Session
+from k1.deploy.session import Node, Session
 from k1.errors import K1Error
 
 _PORTS = {8080: "API", 8081: "scheduler", 8090: "RPC"}
@@ -29,6 +29,8 @@ class Row:
     release: str = ""
     running: str = ""
     model: str = ""
+    init: str = ""
+    image: str = ""
     kernel: str = ""
     load: float = 0.0
     memory_used: int = 0
@@ -79,18 +81,16 @@ def collect(session: Session, api: service.Api) -> Status:
 @dataclass(frozen=True)
 class _Answer:
     facts: Facts
-    model: str
     log: str
 
 
 def _ask(node: Node) -> _Answer | K1Error:
     try:
         facts = probe(node)
-        text = node.ask(f"sed -n 's/^model = //p' {BASE}/current/etc/inferd.conf 2>/dev/null").output.strip()
         log = node.ask(service.log(facts, 200)).output if node.rank == 0 else ""
     except K1Error as error:
         return error
-    return _Answer(facts, text.rpartition("/")[2], log)
+    return _Answer(facts, log)
 
 
 def _row(node: Node, answer: _Answer | K1Error) -> Row:
@@ -99,8 +99,9 @@ def _row(node: Node, answer: _Answer | K1Error) -> Row:
         row.drift.append(answer.message)
         return row
     facts = answer.facts
-    row.reached, row.release, row.running, row.model = True, facts.current, facts.running, answer.model
-    row.kernel, row.load, row.memory = facts.kernel, facts.load, facts.memory >> 10
+    row.reached, row.release, row.running, row.model = True, facts.current, facts.running, facts.served_model
+    row.init, row.image, row.kernel = facts.init, facts.image, facts.kernel
+    row.load, row.memory = facts.load, facts.memory >> 10
     row.memory_used = (facts.memory - facts.available) >> 10
     row.temperature = facts.temperature / 1000 if facts.temperature is not None else None
     row.ports = [name for port, name in _PORTS.items() if port in facts.ports]
@@ -116,12 +117,14 @@ def _row(node: Node, answer: _Answer | K1Error) -> Row:
 
 
 def _mark_drift(rows: list[Row]) -> None:
-    """Whatever most nodes have is taken for right."""
-    for key in ("release", "model", "kernel"):
-        values = Counter(getattr(row, key) for row in rows if row.reached)
+    """Whatever most nodes have is taken for right; systems and kernels are compared where ours is the image."""
+    reached = [row for row in rows if row.reached]
+    ours = [row for row in reached if row.init == "busybox"]
+    for key, alike in (("release", reached), ("model", reached), ("image", ours), ("kernel", ours)):
+        values = Counter(getattr(row, key) for row in alike)
         usual = values.most_common(1)[0][0] if values else ""
-        for row in rows:
-            if row.reached and getattr(row, key) != usual:
+        for row in alike:
+            if getattr(row, key) != usual:
                 row.drift.append(f"{key} {getattr(row, key) or 'none'}, others {usual or 'none'}")
 
 

@@ -174,7 +174,7 @@ def _persist(act: Callable[[], None], node: Node, report: _Report) -> None:
             if attempt == _ATTEMPTS or not _may_mend(error):
                 raise _explained(error) from error
             report(node, f"broke off, attempt {attempt + 1}")
-            time.sleep(scaled(0.5 * attempt))
+            node.wait(0.5 * attempt)
 
 
 def _may_mend(error: K1Error) -> bool:
@@ -186,7 +186,7 @@ def _explained(error: K1Error) -> K1Error:
         return error
     words = error.result.stderr or error.result.output
     lines = [line for line in words.splitlines() if "rsync" in line] or words.splitlines()[-1:]
-    return CheckFailed("; ".join(lines[-2:]), hint=hint_for(words) or "k1 deploy again goes on from here")
+    return CheckFailed("; ".join(lines[:2]), hint=hint_for(words) or "k1 deploy again goes on from here")
 
 
 def _tell(report: _Report, node: Node, line: str) -> None:
