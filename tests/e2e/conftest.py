@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from boards import COUNT, Boards, deploy
 
 from k1 import paths
 from k1.drivers.patience import scaled
 from k1.lab import Lab
+from support.babbler import write_babbler
 
 DATA = Path(__file__).parents[1] / "data" / "e2e"
 
@@ -37,6 +39,20 @@ def lab() -> Iterator[Lab]:
     try:
         run_k1("lab", "up", "-n", "2", "--name", name)
         yield Lab(name)
+    finally:
+        run_k1("lab", "down", "--name", name)
+
+
+@pytest.fixture(scope="session")
+def boards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boards]:
+    """Four boards that serve a tiny model by one deploy. A test that changes them brings them back."""
+    name, folder = f"deploy-{os.getpid()}", tmp_path_factory.mktemp("fleet")
+    fleet, model = folder / "fleet.toml", write_babbler(folder / "babbler.gguf", layers=4)
+    try:
+        run_k1("lab", "up", "-n", str(COUNT), "--name", name)
+        run_k1("fleet", "init", "-f", str(fleet), "--lab", name, "--model", str(model))
+        deploy(fleet)
+        yield Boards(Lab(name), fleet)
     finally:
         run_k1("lab", "down", "--name", name)
 

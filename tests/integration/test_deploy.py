@@ -4,43 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.babbler import write_babbler
+from support.deploying import Run, deploy_held, flip, k1, variant
 from support.inferd import SCALE, wait_until
 from support.sshnodes import Farm, farm
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
-Change = Callable[[bytes], bytes]
-
-
-class Run:
-    """k1, run to its end."""
-
-    def __init__(self, *words: str | Path) -> None:
-        done = subprocess.run([sys.executable, "-m", "k1", *map(str, words)], capture_output=True, text=True)
-        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
-
-    @property
-    def json(self) -> Any:
-        assert self.code in (0, 3, 4), self.err
-        return json.loads(self.out)
-
-
-def k1(*words: str | Path, code: int = 0) -> Run:
-    run = Run(*words)
-    assert run.code == code, run.err + run.out
-    assert "Traceback" not in run.err
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -69,20 +48,6 @@ def served(four: Farm, model: Path, programs: Path) -> tuple[Farm, Path]:
     fleet = four.fleet(model, programs)
     k1("deploy", "-f", fleet)
     return four, fleet
-
-
-def variant(programs: Path, folder: Path, change: Change) -> Path:
-    """Programs of which k1-inferd is changed."""
-    shutil.copytree(programs, folder)
-    daemon = folder / "k1-inferd"
-    daemon.write_bytes(change(daemon.read_bytes()))
-    return folder
-
-
-def flip(data: bytes) -> bytes:
-    """Another version text, which is what a rebuilt program differs in at least."""
-    assert data.count(b"no such path; there are") == 1
-    return data.replace(b"no such path; there are", b"no such path, there are")
 
 
 def releases(four: Farm) -> set[str]:
@@ -196,39 +161,12 @@ def test_power_lost_at_any_step_leaves_the_old_release_everywhere(
         node.start_at_boot()
     new_model = write_babbler(tmp_path / "new.gguf", seed=len(step), layers=4)
     other = four.fleet(new_model, variant(programs, tmp_path / "other", flip), f"{step}.toml")
-    run = cut_at(four, other, step)
+    run = deploy_held(other, "k1-2", step, four.nodes[2].off)
     assert run.code == 4, run.err + run.out
     assert "k1-2: " in run.err
     four.nodes[2].on()
     wait_until("the node has started its daemon", lambda: bool(four.nodes[2].daemons()))
     assert_serving(four, fleet, before)
-
-
-def cut_at(four: Farm, fleet: Path, step: str) -> Run:
-    """A deploy during which node 2 loses power when `step` begins there."""
-    hook = fleet.with_suffix(".py")
-    hook.write_text(
-        "import sys, os, time\n"
-        "from k1.deploy import plan\n"
-        "from k1.cli.main import main\n"
-        "real = plan.Deploy._report\n"
-        "def report(self, node, step, state, detail=''):\n"
-        f"    if (node.name, step) == ('k1-2', {step!r}) and not os.path.exists({str(hook) + '.hit'!r}):\n"
-        f"        open({str(hook) + '.hit'!r}, 'w').close()\n"
-        f"        while not os.path.exists({str(hook) + '.cut'!r}): time.sleep(0.01)\n"
-        "    real(self, node, step, state, detail)\n"
-        "plan.Deploy._report = report\n"
-        "main()\n"
-    )
-    words = [sys.executable, hook, "deploy", "-f", fleet]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_until("the step begins", lambda: Path(f"{hook}.hit").exists() or process.poll() is not None, 60)
-    four.nodes[2].off()
-    Path(f"{hook}.cut").touch()
-    out, err = process.communicate(timeout=200 * SCALE)
-    run = Run.__new__(Run)
-    run.code, run.out, run.err = process.returncode, out, err
-    return run
 
 
 def test_a_release_that_does_not_start_is_taken_back_everywhere(
@@ -275,6 +213,27 @@ def test_a_full_disk_is_named_before_anything_is_sent(
     assert_serving(four, fleet, before)
 
 
+@pytest.mark.parametrize("rank", [0, 2], ids=["by the upload", "by the relay"])
+def test_a_disk_that_fills_up_under_the_model_is_named_and_gone_on_from(
+    served: tuple[Farm, Path], programs: Path, tmp_path: Path, rank: int
+) -> None:
+    four, fleet = served
+    (before,) = releases(four)
+    new = write_babbler(tmp_path / "new.gguf", seed=20 + rank, layers=16)
+    other = four.fleet(new, programs, f"filling{rank}.toml")
+    node = four.nodes[rank]
+    try:
+        run = deploy_held(other, f"k1-{rank}", "model", lambda: node.fill(leave_kib=300))
+    finally:
+        node.unfill()
+    assert run.code == 4, run.err + run.out
+    assert re.search(rf"k1-{rank}: model: .*No space left on device", run.err), run.err
+    assert "free some space on the node's disk" in run.err
+    assert "what ran before runs on" in run.err
+    assert_serving(four, fleet, before)
+    k1("deploy", "-f", other)
+
+
 @pytest.mark.slow
 def test_a_killed_ssh_in_the_middle_of_the_model_is_gone_on_from(four: Farm, programs: Path, tmp_path: Path) -> None:
     large = write_babbler(tmp_path / "long.gguf", seed=3, layers=96)
@@ -303,6 +262,31 @@ def ssh_servers(four: Farm, rank: int) -> list[int]:
         if title.startswith("sshd: root"):
             found.append(int(pid))
     return found
+
+
+def test_ctrl_c_in_the_middle_of_the_model_ends_it_and_the_next_goes_on(
+    served: tuple[Farm, Path], programs: Path, tmp_path: Path
+) -> None:
+    four, fleet = served
+    (before,) = releases(four)
+    large = write_babbler(tmp_path / "stopped.gguf", seed=4, layers=64)
+    other = four.fleet(large, programs, "stopped.toml")
+    four.slow_down("30mbit")
+    try:
+        words = [sys.executable, "-m", "k1", "deploy", "-f", other]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+            part = four.nodes[0].base / "models"
+            wait_until("a part is there", lambda: any(p.stat().st_size > 1 << 20 for p in part.glob("stopped-*.part")))
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60 * SCALE)
+    finally:
+        four.slow_down(None)
+    assert process.returncode == 130, err
+    assert "failed" not in err
+    # It has not just waited for the end of the transfer.
+    assert not any(path.name.startswith("stopped-") for path in four.nodes[0].models)
+    assert_serving(four, fleet, before)
+    assert k1("deploy", "-f", other, "--json").json["uplink"] < large.stat().st_size - (1 << 20)
 
 
 def test_a_corrupted_byte_of_a_model_is_found_and_mended(served: tuple[Farm, Path], model: Path) -> None:
@@ -358,6 +342,25 @@ def test_two_nodes_with_one_mac_are_named_and_told_apart(served: tuple[Farm, Pat
     assert "MAC 00:11:22:33:44:52 is that of k1-2 and k1-3" in run.err
     assert run.code == 0
     assert "00:11:22:33:44:53" in subprocess.run([*ip, "show", "eth0"], capture_output=True, text=True).stdout
+
+
+def test_a_switch_without_jumbo_frames_gets_smaller_ones(
+    served: tuple[Farm, Path], programs: Path, model: Path
+) -> None:
+    four, _ = served
+    fleet = four.fleet(model, programs, "jumbo.toml", mtu=9000)
+    run = k1("deploy", "-f", fleet)
+    assert "the network carries no frames of 9000 bytes, so MTU is 1500" in run.err
+    assert four.mtus() == [1500] * 4
+    assert k1("deploy", "-f", fleet, "--json").json["changed"] is False
+
+    four.replace_switch(mtu=9000)
+    try:
+        run = k1("deploy", "-f", fleet, "--only", "network")
+        assert four.mtus() == [9000] * 4
+        assert "MTU" not in k1("deploy", "-f", fleet).err
+    finally:
+        four.replace_switch(mtu=1500)
 
 
 def test_wrong_architecture_is_refused(four: Farm, model: Path, programs: Path, tmp_path: Path) -> None:

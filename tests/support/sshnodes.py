@@ -245,6 +245,21 @@ class Farm:
         """Bytes that have left this machine towards the nodes."""
         return int(Path(f"/sys/class/net/{self.leg}/statistics/tx_bytes").read_text())
 
+    def mtus(self) -> list[int]:
+        """The MTU of each node's interface."""
+        shown = [self.net.command(node.rank, "cat", "/sys/class/net/eth0/mtu") for node in self.nodes]
+        return [int(subprocess.run(words, check=True, capture_output=True).stdout) for words in shown]
+
+    def slow_down(self, rate: str | None) -> None:
+        """Let what leaves this machine towards the nodes go at such a rate (tc-tbf(8)); None: at any."""
+        shape = ["tbf", "rate", rate, "burst", "32k", "latency", "50ms"] if rate else []
+        subprocess.run(["tc", "qdisc", "replace" if rate else "delete", "dev", self.leg, "root", *shape], check=True)
+
+    def replace_switch(self, mtu: int) -> None:
+        """One whose ports carry frames of so many bytes."""
+        for node in self.nodes:
+            ip("-n", self.net.hub, "link", "set", f"n{node.rank}", "mtu", str(mtu))
+
     def fleet(self, model: Path, programs: Path, name: str = "fleet.toml", **cluster: object) -> Path:
         """A fleet.toml for these nodes."""
         path = self.folder / name
