@@ -7,7 +7,7 @@ SHELL_FILES = tools/setup .ci/run packaging/k1-release $(wildcard buildroot-ext/
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup image lab demo lint format test test-slow test-e2e test-reproducible bench bench-engine bench-pipeline clean lock test-buildroot test-kernel-twin test-soak
+.PHONY: help setup image lab demo lint format test test-slow test-e2e test-e2e-slow test-reproducible bench bench-engine bench-pipeline clean lock test-buildroot test-kernel-twin test-soak
 
 help: ## List the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -35,6 +35,9 @@ test-slow: .venv/ready ## The tests of minutes: the real model against numpy, C 
 test-e2e: image ## Boot virtual boards and try them
 	$(PYTEST) -m "not slow" tests/e2e
 
+test-e2e-slow: image ## Power cut at every step of a deploy, and a large upload, on virtual boards
+	$(PYTEST) -m slow tests/e2e
+
 test-reproducible: .venv/ready ## Build everything twice and compare the bytes
 	$(PYTEST) tests/reproducible
 
@@ -43,6 +46,7 @@ test-buildroot: .venv/ready ## Our external tree in a real Buildroot 2023.08: BU
 
 test-kernel-twin: .venv/ready ## Compile the kernel's pause patch on the image's own kernel source
 	$(PYTEST) tests/twin
+
 test-soak: .venv/ready ## Ten minutes of k1 console at full speed: no byte may be lost
 	K1_SOAK_SECONDS=600 $(PYTEST) -s tests/integration/test_console.py -k full_speed
 
