@@ -6,9 +6,8 @@ import re
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from k1.closing import Closing
 from k1.drivers.console import Line, Output
 
 STAMPED = ".stamped"
@@ -34,7 +33,7 @@ class Stamper:
         return bytes(found)
 
 
-class Recorder:
+class Recorder(Closing):
     """What a board says, also to files; with `stamps`, what is read has times before its lines."""
 
     def __init__(self, output: Output, log: Path | None, *, stamps: bool) -> None:
@@ -52,12 +51,8 @@ class Recorder:
             self._raw = self._files.enter_context(log.open("ab"))
             self._stamped = self._files.enter_context(log.with_name(log.name + STAMPED).open("ab"))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End the recording; the line itself stays open."""
         self._files.close()
 
     @property

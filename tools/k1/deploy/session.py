@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
+from k1.closing import Closing
 from k1.drivers.patience import scaled
 from k1.drivers.ssh import Target
 from k1.errors import CheckFailed, Exit, K1Error
@@ -138,7 +139,7 @@ def rsh(words: Iterable[str]) -> str:
 
 
 @dataclass
-class Session:
+class Session(Closing):
     """The connections of one command; close it, or use it in a `with`. parallel: nodes worked on at once."""
 
     fleet: Fleet
@@ -196,9 +197,3 @@ class Session:
         """End all connections for good."""
         self.disconnect()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

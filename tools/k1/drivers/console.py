@@ -16,12 +16,12 @@ import time
 import tty
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 import psutil
 
 from k1 import files
+from k1.closing import Closing
 from k1.drivers import qemu, unixsocket
 from k1.drivers.patience import scaled
 from k1.errors import CheckFailed
@@ -51,7 +51,7 @@ class Line(Output, Protocol):
         """Type `text`."""
 
 
-class Listener:
+class Listener(Closing):
     """All that a board says, by QEMU's log alone.
 
     QEMU 7.2 logs a byte again each time the console's socket has no room for it. A reader that is not always quick
@@ -64,12 +64,8 @@ class Listener:
         self._process = process
         self.is_on = True
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End listening."""
         self._log.close()
 
     def read(self, timeout: float) -> bytes:
@@ -85,7 +81,7 @@ class Listener:
             time.sleep(0.05)
 
 
-class Console:
+class Console(Closing):
     """The console of one board; one holder at a time, because two would share the input."""
 
     def __init__(self, folder: Path, title: str) -> None:
@@ -102,14 +98,6 @@ class Console:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._text = ""
         self.is_on = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Leave the console to the next holder."""

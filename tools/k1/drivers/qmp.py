@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from k1.closing import Closing
 from k1.drivers import unixsocket
 from k1.drivers.patience import scaled
 from k1.errors import CheckFailed
 
 
-class Qmp:
+class Qmp(Closing):
     """A control connection to one QEMU; QEMU serves one at a time."""
 
     def __init__(self, path: Path, title: str) -> None:
@@ -29,14 +29,6 @@ class Qmp:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Leave the socket to the next client."""

@@ -13,12 +13,12 @@ import re
 import select
 import threading
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyudev
 import serial
 
+from k1.closing import Closing
 from k1.drivers.patience import scaled
 from k1.errors import K1Error
 from k1.facts import SerialLine
@@ -52,7 +52,7 @@ class Absent(K1Error):
     """The line is not there now; it may come."""
 
 
-class SerialPort:
+class SerialPort(Closing):
     """An open serial line that comes back; one holder at a time."""
 
     def __init__(
@@ -80,14 +80,6 @@ class SerialPort:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._pump, daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Leave the line to the next holder."""
