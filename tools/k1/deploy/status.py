@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 
 from k1.deploy import service
@@ -29,6 +28,7 @@ class Row:
     release: str = ""
     running: str = ""
     model: str = ""
+    arch: str = ""
     kernel: str = ""
     load: float = 0.0
     memory_used: int = 0
@@ -64,7 +64,7 @@ def collect(session: Session, api: service.Api) -> Status:
     rows = [_row(node, found[node.name]) for node in session.nodes]
     for row in rows:
         row.layers = layers.get(row.rank)
-    _mark_drift(rows)
+    mark_drift(rows)
     reached = [answer for node in session.nodes if node.rank == 0 and isinstance(answer := found[node.name], _Answer)]
     return Status(
         serves=health.get("status") == "ok",
@@ -100,7 +100,7 @@ def _row(node: Node, answer: _Answer | K1Error) -> Row:
         return row
     facts = answer.facts
     row.reached, row.release, row.running, row.model = True, facts.current, facts.running, answer.model
-    row.kernel, row.load, row.memory = facts.kernel, facts.load, facts.memory >> 10
+    row.arch, row.kernel, row.load, row.memory = facts.arch, facts.kernel, facts.load, facts.memory >> 10
     row.memory_used = (facts.memory - facts.available) >> 10
     row.temperature = facts.temperature / 1000 if facts.temperature is not None else None
     row.ports = [name for port, name in _PORTS.items() if port in facts.ports]
@@ -115,14 +115,17 @@ def _row(node: Node, answer: _Answer | K1Error) -> Row:
     return row
 
 
-def _mark_drift(rows: list[Row]) -> None:
-    """Whatever most nodes have is taken for right."""
-    for key in ("release", "model", "kernel"):
-        values = Counter(getattr(row, key) for row in rows if row.reached)
-        usual = values.most_common(1)[0][0] if values else ""
-        for row in rows:
-            if row.reached and getattr(row, key) != usual:
-                row.drift.append(f"{key} {getattr(row, key) or 'none'}, others {usual or 'none'}")
+def mark_drift(rows: list[Row]) -> None:
+    """Whatever most nodes have is taken for right; of kernels, most nodes of that architecture."""
+    reached = [row for row in rows if row.reached]
+    same = [[row for row in reached if row.arch == arch] for arch in {row.arch for row in reached}]
+    for key, groups in (("release", [reached]), ("model", [reached]), ("kernel", same)):
+        for group in groups:
+            values = [getattr(row, key) for row in group]
+            usual = max(values, key=values.count, default="")
+            for row in group:
+                if getattr(row, key) != usual:
+                    row.drift.append(f"{key} {getattr(row, key) or 'none'}, others {usual or 'none'}")
 
 
 def _rate(log: str) -> float | None:
