@@ -43,7 +43,7 @@ class Archive:
         self.cut: set[str] = set()  # names of files whose transfer breaks off half-way
         self._stanzas: dict[tuple[str, str], list[str]] = {}
         native = subprocess.run(["dpkg", "--print-architecture"], check=True, capture_output=True, text=True)
-        self._architectures = (native.stdout.strip(), "riscv64")
+        self._architectures = sorted({native.stdout.strip(), "arm64", "riscv64"})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, self))
         self.address = f"http://127.0.0.1:{self._server.server_port}"
         Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
@@ -63,12 +63,12 @@ class Archive:
         for name, content in files.items():
             self.put(f"pool/{package}/{name}", content)
 
-    def binary(self, suite: str, package: str, version: str, content: bytes) -> str:
-        name = f"pool/{package}/{package}_{version.partition(':')[2] or version}_riscv64.deb"
+    def binary(self, suite: str, package: str, version: str, content: bytes, machine: str = "riscv64") -> str:
+        name = f"pool/{package}/{package}_{version.partition(':')[2] or version}_{machine}.deb"
         self._add(
             suite,
-            "binary-riscv64/Packages",
-            f"Package: {package}\nVersion: {version}\nArchitecture: riscv64\nMaintainer: nobody\n"
+            f"binary-{machine}/Packages",
+            f"Package: {package}\nVersion: {version}\nArchitecture: {machine}\nMaintainer: nobody\n"
             f"Description: a test\nFilename: {name}\nSize: {len(content)}\nSHA256: {sha256(content)}\n",
         )
         self.put(name, content)
@@ -195,12 +195,14 @@ def test_a_source_arrives_with_all_files_and_the_hashes_of_the_index(archive: Ar
     assert {file.filename: file.sha256 for file in got.files} == {name: sha256(c) for name, c in files.items()}
 
 
-def test_a_riscv64_package_arrives_on_any_host(archive: Archive, tmp_path: Path) -> None:
-    archive.binary("trixie", "busybox", "1:1.37-6", b"deb")
+@pytest.mark.parametrize("machine", ["riscv64", "arm64"])
+def test_a_package_for_another_machine_arrives_on_any_host(archive: Archive, tmp_path: Path, machine: str) -> None:
+    for each in ("riscv64", "arm64"):
+        archive.binary("trixie", "busybox", "1:1.37-6", each.encode(), each)
     archive.publish()
-    [got] = get(tmp_path / "cache", SHELL)
+    [got] = get(tmp_path / "cache", SHELL.model_copy(update={"architecture": machine}))
     assert got.version == "1:1.37-6"
-    assert contents(got, tmp_path / "cache") == {"busybox_1.37-6_riscv64.deb": b"deb"}
+    assert contents(got, tmp_path / "cache") == {f"busybox_1.37-6_{machine}.deb": machine.encode()}
 
 
 def test_only_the_files_asked_for_are_fetched(archive: Archive, tmp_path: Path) -> None:

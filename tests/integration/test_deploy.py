@@ -366,7 +366,7 @@ def test_a_switch_without_jumbo_frames_gets_smaller_ones(
 def test_wrong_architecture_is_refused(four: Farm, model: Path, programs: Path, tmp_path: Path) -> None:
     arm = variant(programs, tmp_path / "arm", lambda data: data[:18] + b"\xb7\0" + data[20:])
     run = k1("deploy", "-f", four.fleet(model, arm, "arm.toml"), code=2)
-    assert "is x86_64, and the programs are for aarch64" in run.err
+    assert "k1-0: preflight: is x86_64, and the programs are for aarch64, riscv64" in run.err
     assert "cluster.programs" in run.err
 
 

@@ -34,6 +34,7 @@ mount -t proc proc /proc
 mount --bind $f/boot_id /proc/sys/kernel/random/boot_id
 mount --bind $f/etc /etc
 mount --bind $f/logger /usr/bin/logger
+[ ! -e $f/uname ] || mount --bind $f/uname /usr/bin/uname
 mkdir -p /data; mount --bind $f/data /data
 mkdir -p /opt/k1; mount --bind $f/data/opt/k1 /opt/k1
 mount -t tmpfs tmpfs /run
@@ -105,6 +106,23 @@ class SshNode:
     def let_operator_in(self) -> None:
         """The account operator may do everything, without a password."""
         (self.folder / "etc" / "sudoers").write_text("operator ALL=(ALL) NOPASSWD: ALL\n")
+
+    def become_arm(self) -> None:
+        """From its next start on it is an Arm board with a kernel of its own, as far as one can tell from there.
+
+        Its programs run in an emulator, which lies below the release: /proc/PID/exe names it instead of the program.
+        """
+        (self.folder / "uname").write_text("#!/bin/sh\n[ $1 = -m ] && echo aarch64 || echo 6.12.0-arm64\n")
+        (self.folder / "uname").chmod(0o755)
+        script = self.folder / "etc" / "init.d" / "S50inferd"
+        emulator = "${program%/*}/emulator/k1-inferd"
+        lay = f'mkdir -p "${{program%/*}}/emulator" && cp /usr/bin/qemu-aarch64-static "{emulator}"'
+        start, changed = '-x "$program" --', f'-x "{emulator}" -- "$program"'
+        text = script.read_text()
+        assert text.count(start) == 1
+        script.write_text(
+            text.replace("\t\tstart-stop-daemon -S", f"\t\t{lay}\n\t\tstart-stop-daemon -S").replace(start, changed)
+        )
 
     @property
     def is_on(self) -> bool:

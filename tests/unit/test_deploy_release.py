@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from k1 import fleet
+from k1 import fleet, userland
 from k1.deploy import release, weights
 from k1.deploy.probe import Facts
 from k1.errors import K1Error
@@ -17,6 +17,7 @@ from k1.errors import K1Error
 HELPER = Path(__file__).parents[2] / "packaging" / "k1-release"
 UNIT = Path(__file__).parents[2] / "packaging" / "systemd" / "k1-inferd.service"
 ELF = b"\x7fELF" + b"\0" * 14 + b"\xf3\0" + b"\0" * 44
+ARM = b"\x7fELF" + b"\0" * 14 + b"\xb7\0" + b"\0" * 44
 
 
 @pytest.fixture
@@ -37,8 +38,8 @@ def write(folder: Path, cluster: str = 'model = "tiny.gguf"', nodes: str = "") -
     return path
 
 
-def prepared(folder: Path) -> release.Release:
-    return release.prepare(fleet.read(folder / "fleet.toml"))
+def prepared(folder: Path, *machines: str) -> release.Release:
+    return release.prepare(fleet.read(folder / "fleet.toml")).release(machines or ("riscv64",))
 
 
 def test_the_same_contents_have_the_same_name_and_any_change_another(folder: Path) -> None:
@@ -59,7 +60,7 @@ def test_the_same_contents_have_the_same_name_and_any_change_another(folder: Pat
 def test_each_node_gets_its_own_options_and_the_shared_key(folder: Path, tmp_path: Path) -> None:
     made = prepared(folder)
     stage = tmp_path / "stage"
-    made.stage(made.fleet.members[1], stage)
+    made.stage(made.draft.fleet.members[1], "riscv64", stage)
     options = (stage / "etc" / "inferd.conf").read_text().splitlines()
     assert "rpc_rank = 1" in options
     assert "nodes = 192.168.1.100,192.168.1.101" in options
@@ -67,6 +68,72 @@ def test_each_node_gets_its_own_options_and_the_shared_key(folder: Path, tmp_pat
     assert f"model = /opt/k1/models/{made.model.name}" in options
     assert (stage / "etc" / "cluster_key").read_text() == (folder / "cluster_key").read_text()
     assert subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=stage).returncode == 0
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The machines that the userland is built for, in the order of the builds; each takes a folder of its own."""
+    builds: list[str] = []
+
+    def build(machine: str, *, jobs: int) -> Path:
+        builds.append(machine)
+        return tmp_path / "built" / machine
+
+    def strip(machine: str, folder: Path, programs: tuple[Path, ...]) -> None:
+        for program in programs:
+            program.parent.mkdir(parents=True, exist_ok=True)
+            program.write_bytes((ARM if machine == "aarch64" else ELF) + f"{folder.name} {program.name}".encode())
+
+    monkeypatch.setenv("K1_BUILD", str(tmp_path / "build"))
+    monkeypatch.setattr(userland, "build", build)
+    monkeypatch.setattr(userland, "strip", strip)
+    return builds
+
+
+def staged(made: release.Release, machine: str, stage: Path) -> dict[str, bytes]:
+    made.stage(made.draft.fleet.members[0], machine, stage)
+    return {path.name: path.read_bytes() for path in (stage / "bin").iterdir() if path.name != HELPER.name}
+
+
+def test_named_programs_go_to_nodes_of_their_architecture_and_built_ones_to_the_others(
+    folder: Path, tmp_path: Path, built: list[str]
+) -> None:
+    made = prepared(folder, "aarch64", "riscv64")
+    assert built == ["aarch64"]
+    assert staged(made, "riscv64", tmp_path / "one") == {"k1-inferd": ELF, "k1-cli": ELF}
+    arm = staged(made, "aarch64", tmp_path / "two")
+    assert arm == {name: ARM + f"aarch64 {name}".encode() for name in ("k1-inferd", "k1-cli", "k1-bench")}
+    assert (made.size("riscv64"), made.size("aarch64")) == (2 * len(ELF), sum(map(len, arm.values())))
+
+
+def test_without_named_programs_each_architecture_of_the_fleet_is_built_once(folder: Path, built: list[str]) -> None:
+    write(folder, 'model = "tiny.gguf"')
+    path = folder / "fleet.toml"
+    path.write_text(path.read_text().replace('programs = "bin"\n', ""))
+    assert prepared(folder, "riscv64").programs.keys() == {"riscv64"}
+    assert built == ["riscv64"]
+    both = prepared(folder, "riscv64", "aarch64")
+    assert built == ["riscv64", "aarch64"]
+    assert [release.machine(programs[0]) for programs in both.programs.values()] == ["aarch64", "riscv64"]
+    prepared(folder, "aarch64")
+    assert built == ["riscv64", "aarch64"]
+
+
+def test_a_release_has_one_name_that_follows_from_the_programs_of_all_architectures(
+    folder: Path, tmp_path: Path, built: list[str]
+) -> None:
+    first = prepared(folder, "riscv64", "aarch64").id
+    assert prepared(folder, "aarch64", "riscv64", "aarch64").id == first
+    assert prepared(folder, "riscv64").id != first
+    (tmp_path / "build" / "userland" / "deploy" / "aarch64" / "k1-cli").write_bytes(ARM + b"other")
+    assert prepared(folder, "riscv64", "aarch64").id != first
+
+
+def test_there_are_programs_for_the_named_and_the_built_architectures(folder: Path) -> None:
+    assert release.prepare(fleet.read(folder / "fleet.toml")).machines == ["aarch64", "riscv64"]
+    x86 = b"\x7fELF" + b"\0" * 14 + b"\x3e\0" + b"\0" * 44
+    (folder / "bin" / "k1-inferd").write_bytes(x86)
+    assert release.prepare(fleet.read(folder / "fleet.toml")).machines == ["aarch64", "riscv64", "x86_64"]
 
 
 def test_a_single_node_needs_no_cluster(folder: Path) -> None:
@@ -77,7 +144,7 @@ def test_a_single_node_needs_no_cluster(folder: Path) -> None:
 
 def test_the_systemd_unit_names_files_that_a_release_has(folder: Path, tmp_path: Path) -> None:
     made = prepared(folder)
-    made.stage(made.fleet.members[0], tmp_path / "stage")
+    made.stage(made.draft.fleet.members[0], "riscv64", tmp_path / "stage")
     named = set(re.findall(r"/opt/k1/current/(\S+)", UNIT.read_text()))
     assert {"bin/k1-inferd", "bin/k1-release", "etc/inferd.conf", "etc/cluster_key", "etc/api_tokens"} <= named
     assert all((tmp_path / "stage" / name).is_file() for name in named)

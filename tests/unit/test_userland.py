@@ -101,8 +101,26 @@ def test_an_unpacking_that_broke_off_leaves_nothing_that_counts(
     assert (root / "usr/lib/riscv64-linux-gnu/two.a").is_file()
 
 
-def test_every_wanted_package_is_for_the_board() -> None:
-    assert {(w.kind, w.architecture) for w in userland.wanted()} == {("binary", "riscv64")}
+@pytest.mark.parametrize(("flavour", "architecture"), [("riscv64", "riscv64"), ("aarch64", "arm64")])
+def test_a_cross_build_links_against_packages_of_its_machine(
+    monkeypatch: pytest.MonkeyPatch, flavour: str, architecture: str
+) -> None:
+    asked: list[sources.Wanted] = []
+
+    def fetch(wanted: list[sources.Wanted], **_: object) -> list[Source]:
+        asked.extend(wanted)
+        raise K1Error("no network")
+
+    monkeypatch.setattr(userland, "require", lambda program: program)
+    monkeypatch.setattr(sources, "fetch", fetch)
+    with pytest.raises(K1Error, match="no network"):
+        userland.build(flavour, jobs=1)
+    assert {(w.kind, w.architecture) for w in asked} == {("binary", architecture)}
+    assert {"libc6-dev", "libevent-dev"} <= {w.package for w in asked}
+
+
+def test_there_are_builds_for_the_k1_and_for_arm() -> None:
+    assert set(userland.MACHINES) == {"riscv64", "aarch64"}
 
 
 def test_an_unknown_flavour_names_the_known() -> None:

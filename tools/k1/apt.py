@@ -80,6 +80,7 @@ _BOOKWORM = ("bookworm-security", "bookworm-updates", "bookworm")
 _TRIXIE = ("trixie-security", "trixie-updates", "trixie")
 LAYOUTS = {
     "host": Layout(binary=_BOOKWORM, source=(*_BOOKWORM, "trixie")),
+    "arm64": Layout(binary=_TRIXIE, architecture="arm64"),
     "riscv64": Layout(binary=_TRIXIE, architecture="riscv64"),
 }
 

@@ -46,7 +46,7 @@ class Cluster:
         path = lab.folder / "fleet.toml"
         files.write(path, labfleet.text(boards, str(model.absolute()), n_ctx))
         self._fleet = fleet.read(path)
-        self._release = release.prepare(self._fleet)
+        self._draft = release.prepare(self._fleet)
 
     @property
     def url(self) -> str:
@@ -56,14 +56,14 @@ class Cluster:
     @property
     def token(self) -> str:
         """The API token of the cluster."""
-        return self._release.tokens.split()[0]
+        return self._draft.tokens.split()[0]
 
     def put_model(self, report: Callable[[int, int], None]) -> bool:
         """Copy the model to the boards that lack it, several at once; whether any did. `deploy` checks its hash.
 
         report: is told bytes sent and bytes to send, of all boards together.
         """
-        model = self._release.model
+        model = self._draft.model
         path = f"{BASE}/models/{model.name}"
         size = str(model.size)
         lacking = [t for t in self._targets if t.run(f"stat -c %s {path}", check=False).output.strip() != size]
@@ -78,7 +78,7 @@ class Cluster:
     def deploy(self, report: Callable[[Event], None]) -> dict[str, Any]:
         """Bring all into service as k1 deploy does; /health of rank 0."""
         with Session(self._fleet) as session:
-            return Deploy(session, self._release, Options(), report).run().health
+            return Deploy(session, self._draft, Options(), report).run().health
 
     def ask(self, prompt: str, n_predict: int, show: Callable[[str], None]) -> Answer:
         """Complete the line of `prompt` greedily; `show` gets the text as it comes."""

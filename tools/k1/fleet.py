@@ -39,7 +39,8 @@ class Cluster(Model):
     """What all nodes share. Files are looked for beside fleet.toml.
 
     model: a GGUF file, or a name of `k1 model list`.
-    programs: folder with k1-inferd and k1-cli for the nodes; left out, the riscv64 userland is built.
+    programs: folder with k1-inferd and k1-cli for the nodes of its architecture; the others get the userland that is
+    built here (riscv64, aarch64).
     key_file, api_token_file: made at the first deploy when they are not there.
     mtu: bytes; left out, the board's.
     timeout_scale: factor on the time-outs between nodes, for slow ones.

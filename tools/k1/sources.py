@@ -25,6 +25,8 @@ from k1.files import locked as hold
 from k1.files import sha256, write_json
 from k1.output import Task, note, warn
 
+# Of binary packages; as Debian names them.
+Architecture = Literal["arm64", "riscv64"]
 _UPDATE_LOCK = "k1 image --update-lock records the versions that the mirror offers now"
 
 
@@ -43,7 +45,7 @@ class Wanted(_Model):
     name: str
     kind: Kind
     package: str
-    architecture: Literal["riscv64"] | None = None
+    architecture: Architecture | None = None
     suites: tuple[str, ...]
     only: str = "*"
 
@@ -66,7 +68,7 @@ class Source(_Model):
     name: str
     kind: Kind
     package: str
-    architecture: Literal["riscv64"] | None = None
+    architecture: Architecture | None = None
     version: str
     suite: str
     files: tuple[SourceFile, ...]

@@ -1,4 +1,4 @@
-"""The userland's C build: flavours, and the Debian sysroot that the riscv64 one links against."""
+"""The userland's C build: flavours, and the Debian sysroots that the ones for other machines link against."""
 
 from __future__ import annotations
 
@@ -24,12 +24,19 @@ PREFIX = "sysroot/"
 
 @dataclass(frozen=True)
 class Flavour:
-    """One way to build: what for, the programs it takes, and whether `userland/cross/<name>.ini` describes a target."""
+    """One way to build: what for, and the programs it takes.
+
+    sysroot: what Debian calls the machine of a cross build; the flavour itself has the name of `uname -m` there.
+    """
 
     about: str
     programs: tuple[str, ...]
-    cross: bool = False
-    sysroot: bool = False
+    sysroot: sources.Architecture | None = None
+
+
+def _cross(about: str, machine: str, sysroot: sources.Architecture) -> Flavour:
+    tools = (f"{machine}-linux-gnu-ar", f"{machine}-linux-gnu-strip", f"qemu-{machine}-static")
+    return Flavour(about, ("clang-19", "ld.lld-19", "pkg-config", *tools), sysroot)
 
 
 FLAVOURS = {
@@ -38,33 +45,25 @@ FLAVOURS = {
     "debug": Flavour("this machine, with address and undefined-behaviour sanitizers", ("gcc",)),
     "fuzz": Flavour("this machine, the fuzzers", ("clang-19",)),
     "musl": Flavour("the engine's core with musl, static", ("musl-gcc",)),
-    "aarch64": Flavour("the engine's core for Arm boards, static", ("aarch64-linux-gnu-gcc",), cross=True),
-    "riscv64": Flavour(
-        "the K1 and other riscv64 boards, static",
-        ("clang-19", "ld.lld-19", "riscv64-linux-gnu-ar", "pkg-config", "qemu-riscv64-static"),
-        cross=True,
-        sysroot=True,
-    ),
+    "aarch64": _cross("64-bit Arm boards, static", "aarch64", "arm64"),
+    "riscv64": _cross("the K1 and other riscv64 boards, static", "riscv64", "riscv64"),
 }
+# The machines of nodes, by `uname -m`, for which there is a build.
+MACHINES = tuple(name for name, flavour in FLAVOURS.items() if flavour.sysroot)
 
 
-def wanted() -> list[sources.Wanted]:
-    """The Debian packages that make up the riscv64 sysroot."""
+def wanted(architecture: sources.Architecture = "riscv64") -> list[sources.Wanted]:
+    """The Debian packages that make up the sysroot of an architecture."""
     return [
         sources.Wanted(
             name=f"{PREFIX}{package}",
             kind="binary",
             package=package,
-            architecture="riscv64",
+            architecture=architecture,
             suites=SYSROOT_SUITES,
         )
         for package in SYSROOT_PACKAGES
     ]
-
-
-def sysroot(cache: Path, task: output.Task) -> Path:
-    """The riscv64 sysroot below `cache`, fetched and unpacked when it is not there yet."""
-    return unpack(sources.fetch(wanted(), cache=cache, task=task), cache, task)
 
 
 def unpack(packages: Sequence[sources.Source], cache: Path, task: output.Task) -> Path:
@@ -123,8 +122,8 @@ def build(flavour: str, *, jobs: int, test: bool = False, packages: Sequence[sou
     with output.task(f"userland, {flavour}") as task:
         constants = ""
         if chosen.sysroot:
-            root = unpack(packages, cache, task) if packages else sysroot(cache, task)
-            constants = f"[constants]\nsysroot = '{root}'\n"
+            found = packages or sources.fetch(wanted(chosen.sysroot), cache=cache, task=task)
+            constants = f"[constants]\nsysroot = '{unpack(found, cache, task)}'\n"
         configure(flavour, constants, log)
         run(["ninja", "-C", folder, "-j", str(jobs)], log=log, on_line=task.detail)
         if test:
@@ -136,21 +135,29 @@ def build(flavour: str, *, jobs: int, test: bool = False, packages: Sequence[sou
 
 def configure(flavour: str, constants: str, log: Path) -> None:
     """Set up the build folder, anew when its machine files are no longer those it was set up with."""
-    folder, machine = build_folder(flavour), SOURCE / "cross" / f"{flavour}.ini"
-    kind = "--cross-file" if FLAVOURS[flavour].cross else "--native-file"
-    options: list[str | Path] = []
+    folder, is_cross = build_folder(flavour), bool(FLAVOURS[flavour].sysroot)
+    kind = "--cross-file" if is_cross else "--native-file"
+    machine = [SOURCE / "cross" / f"{flavour}.ini"]
     if constants:
         given = folder.with_name(f"{flavour}.ini")
         files.write(given, constants)
-        options += [kind, given]
-    if machine.is_file():
-        options += [kind, machine]
-    key = files.digest([constants, machine.read_text() if machine.is_file() else "", list(map(str, options))])
+        # Later files use the constants of earlier ones.
+        machine = [given, *machine, SOURCE / "cross" / "debian.ini"]
+    machine = [path for path in machine if path.is_file()]
+    options = [word for path in machine for word in (kind, path)]
+    key = files.digest([[str(path), path.read_text()] for path in machine])
     stamp = folder / "k1-key"
     if stamp.is_file() and stamp.read_text() == key:
         return
     files.remove_tree(folder)
     # Nothing of the environment may change what is built.
     clean = dict.fromkeys(("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "PKG_CONFIG_PATH"), "")
-    run(["meson", "setup", *options, folder, SOURCE], env=clean if kind == "--cross-file" else None, log=log)
+    run(["meson", "setup", *options, folder, SOURCE], env=clean if is_cross else None, log=log)
     files.write(stamp, key)
+
+
+def strip(flavour: str, folder: Path, programs: Sequence[Path]) -> None:
+    """Make the files `programs`, without symbols, from those of their names in the build folder of a cross build."""
+    for program in programs:
+        with files.replacing(program) as stripped:
+            run([f"{flavour}-linux-gnu-strip", "-o", stripped, folder / program.name])

@@ -72,12 +72,13 @@ class Deploy:
     """One run over the nodes of a session."""
 
     def __init__(
-        self, session: Session, wanted: release.Release, options: Options, report: Callable[[Event], None]
+        self, session: Session, draft: release.Draft, options: Options, report: Callable[[Event], None]
     ) -> None:
-        self.session, self.release, self.options, self._tell = session, wanted, options, report
+        self.session, self.draft, self.options, self._tell = session, draft, options, report
+        self.release: release.Release  # known from preflight on
         self.nodes: Sequence[Node] = session.nodes
         self.facts: dict[str, Facts] = {}
-        self.outcome = Outcome(wanted.id, nodes={node.name: {} for node in self.nodes})
+        self.outcome = Outcome("", nodes={node.name: {} for node in self.nodes})
         self._begun: dict[tuple[str, str], float] = {}
         self._api = service.Api(session)
 
@@ -162,15 +163,37 @@ class Deploy:
         def look(node: Node) -> None:
             self._report(node, "preflight", "running")
             with self._failing("preflight", node):
-                facts = self.facts[node.name] = probe(node, self.release.model.name)
+                facts = self.facts[node.name] = probe(node, self.draft.model.name)
                 self._check(node, facts)
+
+        def make_sure(node: Node) -> None:
+            facts = self.facts[node.name]
+            with self._failing("preflight", node):
+                self._check_space(facts)
                 self._report(node, "preflight", "ok", f"{facts.arch}, Linux {facts.kernel}, {facts.init}")
 
         self.session.each("preflight", self.nodes, look)
+        self.release = self.draft.release(self._machines())
+        self.outcome.release = self.release.id
+        self.session.each("preflight", self.nodes, make_sure)
+
+    def _machines(self) -> set[str]:
+        """The machines of all nodes, those too that --limit leaves out: the release is one for all."""
+
+        def ask(node: Node) -> str:
+            try:
+                return node.sh("uname -m").strip()
+            except K1Error as error:
+                self._warn(f"{node.name}: {error.message}; the release is made without it")
+                return ""
+
+        others = [self.session.node(each) for each in self.session.fleet.members if each.name not in self.facts]
+        found = {*self.session.each("preflight", others, ask).values(), *(each.arch for each in self.facts.values())}
+        return found & set(self.draft.machines)
 
     def _check(self, node: Node, facts: Facts) -> None:
-        if facts.arch != self.release.arch:
-            text = f"is {facts.arch}, and the programs are for {self.release.arch}"
+        if facts.arch not in self.draft.machines:
+            text = f"is {facts.arch}, and the programs are for {', '.join(self.draft.machines)}"
             raise K1Error(text, hint="name a folder with programs for it: cluster.programs in fleet.toml")
         if not facts.init:
             text = "has neither systemd nor our image's /etc/init.d/S50inferd"
@@ -182,11 +205,10 @@ class Deploy:
                 f"{node.name}: its clock is {abs(facts.now - time.time()):.0f} s off; NTP_SERVERS in board.conf sets it"
             )
             self._warn(text)
-        self._check_space(facts)
 
     def _check_space(self, facts: Facts) -> None:
         model = self.release.model
-        needed = _RESERVE + (0 if self.release.id in facts.releases else self.release.size // 1024)
+        needed = _RESERVE + (0 if self.release.id in facts.releases else self.release.size(facts.arch) // 1024)
         if not facts.model:
             needed += model.size // 1024
         if facts.free < needed:
@@ -275,7 +297,7 @@ class Deploy:
                 self.session,
                 node,
                 self.release,
-                self.facts[node.name].current,
+                self.facts[node.name],
                 lambda line: None,
             )
             self.outcome.literal[node.name] = sent.get("Literal data", 0)

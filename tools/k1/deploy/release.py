@@ -1,4 +1,8 @@
-"""A release: programs, options and keys of a node in one folder; its name follows from the contents of all nodes."""
+"""A release: programs, options and keys of a node in one folder; its name follows from the contents of all nodes.
+
+What fleet.toml asks for is known before any node is; which programs those are only when the nodes have said which
+machines they are. So there is first a `Draft`, and then the `Release`.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,17 @@ import re
 import secrets
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from k1 import files, output, paths, userland
 from k1 import model as models
+from k1.deploy.probe import Facts
 from k1.deploy.session import BASE, Node, Session
 from k1.errors import CheckFailed, K1Error
 from k1.fleet import Fleet, Member
-from k1.run import Result, run
+from k1.run import Result
 
 PROGRAMS = ("k1-inferd", "k1-cli", "k1-bench")
 _NEEDED = PROGRAMS[:2]
@@ -43,31 +48,59 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Release:
-    """What all nodes are to run. id: follows from programs, options of all nodes, keys and model."""
+class Draft:
+    """What fleet.toml asks for. named: the programs of its folder, by their machine; empty when it names none."""
 
-    id: str
-    programs: tuple[Path, ...]
-    arch: str
+    fleet: Fleet
+    model: Model
     key: str
     tokens: str
-    model: Model
-    fleet: Fleet
+    named: Mapping[str, tuple[Path, ...]]
 
     @property
-    def size(self) -> int:
-        """Bytes on a node, about."""
-        return sum(path.stat().st_size for path in self.programs)
+    def machines(self) -> list[str]:
+        """The machines, as `uname -m` calls them, for which there are programs."""
+        return sorted({*self.named, *userland.MACHINES})
 
-    def stage(self, member: Member, folder: Path) -> None:
-        """Write one node's release into `folder`, with the list of its hashes."""
+    def release(self, machines: Iterable[str]) -> Release:
+        """The release for nodes that are these machines; builds the programs that are not there."""
+        programs = {name: self.named.get(name) or _built(name) for name in sorted(set(machines))}
+        contents = [[name, *map(files.sha256, paths)] for name, paths in programs.items()]
+        shared = [files.sha256(path) for path in (_HELPER, _UNIT)]
+        each = [options(self.fleet, member, self.model.name) for member in self.fleet.members]
+        digest = files.digest([contents, shared, each, self.key, self.tokens, self.model.sha256])
+        return Release(digest[:16], self, programs)
+
+
+@dataclass(frozen=True)
+class Release:
+    """What all nodes are to run. id: follows from programs, options of all nodes, keys and model.
+
+    programs: by the machine they are for.
+    """
+
+    id: str
+    draft: Draft
+    programs: Mapping[str, tuple[Path, ...]]
+
+    @property
+    def model(self) -> Model:
+        """The model to serve."""
+        return self.draft.model
+
+    def size(self, machine: str) -> int:
+        """Bytes on a node that is such a machine, about."""
+        return sum(path.stat().st_size for path in self.programs[machine])
+
+    def stage(self, member: Member, machine: str, folder: Path) -> None:
+        """Write the release of a node that is such a machine into `folder`, with the list of its hashes."""
         for name in ("bin", "etc"):
             (folder / name).mkdir(parents=True)
-        for program in (*self.programs, _HELPER):
+        for program in (*self.programs[machine], _HELPER):
             shutil.copy2(program, folder / "bin" / program.name)
-        files.write(folder / "etc" / "inferd.conf", options(self.fleet, member, self.model.name))
-        files.write(folder / "etc" / "cluster_key", self.key, mode=0o600)
-        files.write(folder / "etc" / "api_tokens", self.tokens, mode=0o600)
+        files.write(folder / "etc" / "inferd.conf", options(self.draft.fleet, member, self.model.name))
+        files.write(folder / "etc" / "cluster_key", self.draft.key, mode=0o600)
+        files.write(folder / "etc" / "api_tokens", self.draft.tokens, mode=0o600)
         shutil.copy2(_UNIT, folder / "etc" / _UNIT.name)
         found = sorted(path for path in folder.rglob("*") if path.is_file())
         sums = "".join(f"{files.sha256(path)}  {path.relative_to(folder)}\n" for path in found)
@@ -100,8 +133,8 @@ def options(fleet: Fleet, member: Member, model: str) -> str:
     return "# Written by k1 deploy.\n" + "".join(f"{key} = {value}\n" for key, value in lines.items())
 
 
-def prepare(fleet: Fleet, *, model: Model | None = None) -> Release:
-    """The release that fleet.toml describes; builds the programs and makes the keys when they are not there.
+def prepare(fleet: Fleet) -> Draft:
+    """What fleet.toml asks for; makes the keys when they are not there.
 
     Raises K1Error when the ranks have gaps, or a file that fleet.toml names is missing or wrong.
     """
@@ -109,17 +142,14 @@ def prepare(fleet: Fleet, *, model: Model | None = None) -> Release:
     if ranks != list(range(len(ranks))):
         hint = f"number the nodes from 0 to {len(ranks) - 1}"
         raise K1Error(f"{fleet.path}: node.rank: {', '.join(map(str, ranks))} have gaps", hint=hint)
-    programs = _programs(fleet)
-    model = model or find_model(fleet)
+    named = _named(fleet)
+    model = find_model(fleet)
     key = secret(fleet.beside(fleet.cluster.key_file), 32)
     if not re.fullmatch(r"[0-9a-f]{64}\n?", key):
         text = f"{fleet.beside(fleet.cluster.key_file)}: is no cluster key"
         raise K1Error(text, hint="64 hex digits; openssl rand -hex 32, or remove the file and one is made")
     tokens = secret(fleet.beside(fleet.cluster.api_token_file), 16)
-    contents = [files.sha256(path) for path in (*programs, _HELPER, _UNIT)]
-    contents += [options(fleet, member, model.name) for member in fleet.members]
-    digest = files.digest([*contents, key, tokens, model.sha256])
-    return Release(digest[:16], programs, machine(programs[0]), key, tokens, model, fleet)
+    return Draft(fleet, model, key, tokens, named)
 
 
 def find_model(fleet: Fleet) -> Model:
@@ -154,51 +184,50 @@ def machine(program: Path) -> str:
     with program.open("rb") as stream:
         head = stream.read(20)
     if head[:4] != b"\x7fELF" or len(head) < 20:
-        raise K1Error(f"{program}: is no program for Linux", hint="k1 userland build --flavour riscv64 makes it")
+        raise K1Error(f"{program}: is no program for Linux", hint="k1 userland build -f riscv64 (or aarch64) makes it")
     number = struct.unpack_from("<H", head, 18)[0]
     return _MACHINES.get(number, f"machine {number}")
 
 
-def _programs(fleet: Fleet) -> tuple[Path, ...]:
+def _named(fleet: Fleet) -> dict[str, tuple[Path, ...]]:
     if fleet.cluster.programs is None:
-        return _stripped()
+        return {}
     folder = fleet.beside(fleet.cluster.programs)
     for name in _NEEDED:
         if not (folder / name).is_file():
-            hint = "a folder with k1-inferd and k1-cli; left out, the riscv64 userland is built"
+            hint = "a folder with k1-inferd and k1-cli; left out, the userland is built"
             raise K1Error(f"{fleet.path}: cluster.programs: there is no {folder / name}", hint=hint)
-    return tuple(folder / name for name in PROGRAMS if (folder / name).is_file())
+    programs = tuple(folder / name for name in PROGRAMS if (folder / name).is_file())
+    return {machine(programs[0]): programs}
 
 
-def _stripped() -> tuple[Path, ...]:
-    """The riscv64 userland as the image has it, without symbols."""
-    folder = paths.build_dir("userland") / "deploy"
+def _built(machine: str) -> tuple[Path, ...]:
+    """The userland for a machine as the image has it, without symbols."""
+    folder = paths.build_dir("userland") / "deploy" / machine
     programs = tuple(folder / name for name in PROGRAMS)
     stamp, source = folder / "source", files.tree_digest([userland.SOURCE], userland.SOURCE)
     if stamp.is_file() and stamp.read_text() == source and all(path.is_file() for path in programs):
         return programs
     with files.locked(paths.build_dir("userland") / "lock", "the build of the userland"):
-        built = userland.build("riscv64", jobs=len(os.sched_getaffinity(0)))
-        for path in programs:
-            with files.replacing(path) as stripped:
-                run(["riscv64-linux-gnu-strip", "-o", stripped, built / path.name])
+        built = userland.build(machine, jobs=len(os.sched_getaffinity(0)))
+        userland.strip(machine, built, programs)
     files.write(stamp, source)
     return programs
 
 
-def send(session: Session, node: Node, release: Release, current: str, report: Callable[[str], None]) -> dict[str, int]:
+def send(session: Session, node: Node, release: Release, facts: Facts, report: Callable[[str], None]) -> dict[str, int]:
     """Bring the release onto a node, checked by its hashes; nothing there changes but its own new folder.
 
-    current: the release there from which rsync takes what is the same; empty for none, then it is the image.
+    rsync takes what is the same from the release that is current there, or else from the image.
     Returns rsync's `Literal data` and `Total bytes sent`.
     """
     stage = session.folder / f"{node.rank}.release"
     files.remove_tree(stage)
-    release.stage(node.member, stage)
+    release.stage(node.member, facts.arch, stage)
     final = f"{BASE}/releases/{release.id}"
     node.sh(f"umask 077; mkdir -p {final}.new && chmod 755 {BASE}/releases {final}.new")
     # Our image has the programs it was built with.
-    basis = f"--link-dest={BASE}/releases/{current}" if current else "--copy-dest=/usr"
+    basis = f"--link-dest={BASE}/releases/{facts.current}" if facts.current else "--copy-dest=/usr"
     words = ["-rptc", "-z", "--stats", "--delete", basis, f"{stage}/", f":{final}.new/"]
     sent = stats(node.rsync(*words, on_line=report))
     checked = node.ask(f"cd {final}.new && sha256sum -c SHA256SUMS 2>&1", timeout=120)

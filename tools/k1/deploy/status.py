@@ -29,6 +29,7 @@ class Row:
     release: str = ""
     running: str = ""
     model: str = ""
+    arch: str = ""
     init: str = ""
     image: str = ""
     kernel: str = ""
@@ -66,7 +67,7 @@ def collect(session: Session, api: service.Api) -> Status:
     rows = [_row(node, found[node.name]) for node in session.nodes]
     for row in rows:
         row.layers = layers.get(row.rank)
-    _mark_drift(rows)
+    mark_drift(rows)
     reached = [answer for node in session.nodes if node.rank == 0 and isinstance(answer := found[node.name], _Answer)]
     return Status(
         serves=health.get("status") == "ok",
@@ -100,7 +101,7 @@ def _row(node: Node, answer: _Answer | K1Error) -> Row:
         return row
     facts = answer.facts
     row.reached, row.release, row.running, row.model = True, facts.current, facts.running, facts.served_model
-    row.init, row.image, row.kernel = facts.init, facts.image, facts.kernel
+    row.arch, row.init, row.image, row.kernel = facts.arch, facts.init, facts.image, facts.kernel
     row.load, row.memory = facts.load, facts.memory >> 10
     row.memory_used = (facts.memory - facts.available) >> 10
     row.temperature = facts.temperature / 1000 if facts.temperature is not None else None
@@ -116,7 +117,7 @@ def _row(node: Node, answer: _Answer | K1Error) -> Row:
     return row
 
 
-def _mark_drift(rows: list[Row]) -> None:
+def mark_drift(rows: list[Row]) -> None:
     """Whatever most nodes have is taken for right; systems and kernels are compared where ours is the image."""
     reached = [row for row in rows if row.reached]
     ours = [row for row in reached if row.init == "busybox"]

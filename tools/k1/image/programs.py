@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from k1 import files, output, sources, userland
 from k1.image.context import Context, recipe
-from k1.run import run
 from k1.steps import Step
 
 NAMES = ("k1-inferd", "k1-cli", "k1-bench")
@@ -16,9 +15,7 @@ def step(ctx: Context) -> Step:
 
     def build(_task: output.Task) -> None:
         folder = userland.build("riscv64", jobs=ctx.jobs, packages=ctx.sysroot)
-        for program in programs:
-            with files.replacing(program) as stripped:
-                run(["riscv64-linux-gnu-strip", "-o", stripped, folder / program.name])
+        userland.strip("riscv64", folder, programs)
 
     inputs = {
         "userland": files.tree_digest([userland.SOURCE], userland.SOURCE),

@@ -1,4 +1,4 @@
-/* As much of cmocka as the tests use, for C libraries without a cmocka package (musl, aarch64 cross).
+/* As much of cmocka as the tests use, for C libraries without a cmocka package (musl) and for static builds.
  * A failed check ends its test by longjmp, as cmocka's does. */
 #ifndef K1_SHIM_CMOCKA_H
 #define K1_SHIM_CMOCKA_H
