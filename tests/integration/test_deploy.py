@@ -365,9 +365,14 @@ def test_a_switch_without_jumbo_frames_gets_smaller_ones(
 
 def test_wrong_architecture_is_refused(four: Farm, model: Path, programs: Path, tmp_path: Path) -> None:
     arm = variant(programs, tmp_path / "arm", lambda data: data[:18] + b"\xb7\0" + data[20:])
-    run = k1("deploy", "-f", four.fleet(model, arm, "arm.toml"), code=2)
-    assert "k1-0: preflight: is x86_64, and the programs are for aarch64, riscv64" in run.err
-    assert "cluster.programs" in run.err
+    fleet = four.fleet(model, arm, "arm.toml")
+    unnamed = fleet.with_name("unnamed.toml")
+    unnamed.write_text("".join(line for line in fleet.open() if not line.startswith("programs")))
+    for file in (fleet, unnamed):
+        run = k1("deploy", "-f", file, code=2)
+        assert "k1-0: preflight: is x86_64, and the programs are for aarch64, riscv64" in run.err
+        assert "k1-3: preflight: is x86_64" in run.err
+        assert "name a folder with programs for it: cluster.programs in fleet.toml" in run.err
 
 
 def test_a_changed_key_reaches_all_nodes_at_once(served: tuple[Farm, Path]) -> None:
