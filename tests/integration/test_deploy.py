@@ -169,12 +169,25 @@ def test_power_lost_at_any_step_leaves_the_old_release_everywhere(
     assert_serving(four, fleet, before)
 
 
+def test_programs_that_do_not_run_on_a_node_are_found_before_anything_changes(
+    served: tuple[Farm, Path], programs: Path, model: Path, tmp_path: Path
+) -> None:
+    four, fleet = served
+    (before,) = releases(four)
+    broken = variant(programs, tmp_path / "broken", lambda data: data[:24] + b"\0" * 8 + data[32:])  # starts at 0
+    run = k1("deploy", "-f", four.fleet(model, broken, "broken.toml"), code=4)
+    assert "k1-3: release: k1-inferd does not run there: Segmentation fault" in run.err
+    assert "made for another processor?" in run.err
+    assert "what ran before runs on" in run.err
+    assert_serving(four, fleet, before)
+
+
 def test_a_release_that_does_not_start_is_taken_back_everywhere(
     served: tuple[Farm, Path], programs: Path, model: Path, tmp_path: Path
 ) -> None:
     four, fleet = served
     (before,) = releases(four)
-    broken = variant(programs, tmp_path / "broken", lambda data: data[:20] + b"\0" * 44 + data[64:])
+    broken = variant(programs, tmp_path / "broken", lambda data: data.replace(b"rpc_master", b"rpc_mister"))
     run = k1("deploy", "-f", four.fleet(model, broken, "broken.toml"), code=4)
     assert "health: the daemon does not run" in run.err
     assert "the release before is back and serves" in run.err

@@ -112,8 +112,16 @@ class SshNode:
 
         Its programs run in an emulator, which lies below the release: /proc/PID/exe names it instead of the program.
         """
-        (self.folder / "uname").write_text("#!/bin/sh\n[ $1 = -m ] && echo aarch64 || echo 6.12.0-arm64\n")
-        (self.folder / "uname").chmod(0o755)
+        (self.folder / "uname").write_text("#!/bin/sh\n[ $1 = -m ] || printf '6.12.0-arm64 '; echo aarch64\n")
+        shell = self.folder / "arm-shell"
+        shell.write_text(
+            '#!/bin/sh\nexec sh -c "$(printf %s "$SSH_ORIGINAL_COMMAND" | '
+            "sed 's,/[^ ]*/bin/k1-inferd --version,qemu-aarch64-static &,')\"\n"
+        )
+        for path in (self.folder / "uname", shell):
+            path.chmod(0o755)
+        with (self.folder / "sshd_config").open("a") as config:
+            config.write(f"ForceCommand {shell}\n")
         script = self.folder / "etc" / "init.d" / "S50inferd"
         emulator = "${program%/*}/emulator/k1-inferd"
         lay = f'mkdir -p "${{program%/*}}/emulator" && cp /usr/bin/qemu-aarch64-static "{emulator}"'

@@ -234,6 +234,11 @@ def send(session: Session, node: Node, release: Release, facts: Facts, report: C
     if checked.returncode != 0:
         damaged = "; ".join(line for line in checked.output.splitlines() if not line.endswith(": OK"))
         raise CheckFailed(f"arrived damaged: {damaged}", hint="k1 deploy again; then suspect the node's disk or memory")
+    tried = node.ask(f"{final}.new/bin/k1-inferd --version 2>&1")
+    if tried.returncode != 0:
+        said = tried.output.strip() or f"status {tried.returncode}"
+        hint = "made for another processor? cluster.programs names a folder with programs for it; or is /opt/k1 noexec?"
+        raise CheckFailed(f"k1-inferd does not run there: {said}", hint=hint)
     node.sh(
         f"cd {final}.new && chown -R root:root . && chmod 755 . bin etc bin/* && chmod 600 etc/cluster_key && "
         "chmod 640 etc/api_tokens && if id inferd >/dev/null 2>&1; then "

@@ -118,15 +118,22 @@ def _row(node: Node, answer: _Answer | K1Error) -> Row:
 
 
 def mark_drift(rows: list[Row]) -> None:
-    """Whatever most nodes have is taken for right; systems and kernels are compared where ours is the image."""
+    """Whatever most nodes have is taken for right; of images and kernels, most boards of one kind with our image."""
     reached = [row for row in rows if row.reached]
+    for key in ("release", "model"):
+        _mark(key, reached)
     ours = [row for row in reached if row.init == "busybox"]
-    for key, alike in (("release", reached), ("model", reached), ("image", ours), ("kernel", ours)):
-        values = Counter(getattr(row, key) for row in alike)
-        usual = values.most_common(1)[0][0] if values else ""
-        for row in alike:
-            if getattr(row, key) != usual:
-                row.drift.append(f"{key} {getattr(row, key) or 'none'}, others {usual or 'none'}")
+    for arch in {row.arch for row in ours}:
+        for key in ("image", "kernel"):
+            _mark(key, [row for row in ours if row.arch == arch])
+
+
+def _mark(key: str, rows: list[Row]) -> None:
+    values = Counter(getattr(row, key) for row in rows)
+    usual = values.most_common(1)[0][0] if values else ""
+    for row in rows:
+        if getattr(row, key) != usual:
+            row.drift.append(f"{key} {getattr(row, key) or 'none'}, others {usual or 'none'}")
 
 
 def _rate(log: str) -> float | None:
