@@ -85,7 +85,10 @@ static int make_slots(k1_stage *stage, const k1_plan *plan, uint32_t rank, k1_er
     /* Each cache is checked when it is made, but takes its memory only when it fills. */
     uint64_t one = k1_memory_needed(model, plan->n_ctx, plan->n_batch, first, end);
     uint64_t more = one - k1_memory_needed(model, 1, 1, first, end); /* all but the weights, nearly */
-    uint64_t budget = k1_memory_budget(NULL);
+    uint64_t budget;
+    if (k1_memory_budget(NULL, &budget, err) != 0) {
+        return -1;
+    }
     if (plan->n_slots > 1 && (one > budget || more > (budget - one) / (plan->n_slots - 1))) {
         return k1_fail(err,
                        "%" PRIu32 " requests at once, with a cache of %" PRIu64 " MiB each for the layers %" PRIu32

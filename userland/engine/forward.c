@@ -54,7 +54,9 @@ static int check_range(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, 
     if (n_batch == 0 || n_batch > 1u << 16) {
         return k1_fail(err, "n_batch is %" PRIu32 ", outside 1 to %u", n_batch, 1u << 16);
     }
-    return k1_memory_check(model, n_ctx, n_batch, first, last, k1_memory_budget(NULL), err);
+    uint64_t budget;
+    return k1_memory_budget(NULL, &budget, err) != 0 ? -1
+                                                     : k1_memory_check(model, n_ctx, n_batch, first, last, budget, err);
 }
 
 k1_seq *k1_seq_new(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last,
