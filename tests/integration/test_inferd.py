@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -482,13 +483,52 @@ def test_idle_clients_do_not_hold_it_up(start: Start) -> None:
         assert daemon.stop() == 0
 
 
-def test_more_clients_than_files_wait(start: Start) -> None:
+def is_closed(client: socket.socket) -> bool:
+    client.setblocking(False)
+    with suppress(BlockingIOError):
+        return client.recv(1) == b""
+    return False
+
+
+def test_idle_clients_give_way_to_new_ones(start: Start) -> None:
     with start() as daemon:
+        running = daemon.send({**ENDLESS, "stream": True})
+        assert running.recv(100)
         clients = [socket.create_connection(("127.0.0.1", daemon.port)) for _ in range(200)]
-        wait_until("files have run out", lambda: "accept" in daemon.log)
-        for client in clients:
+        assert daemon.ask("GET", "/health").status == 200
+        closed = [is_closed(client) for client in clients]
+        assert closed == sorted(closed, reverse=True)  # those that came first
+        assert 50 <= closed.count(False) <= 96
+        assert daemon.log.count(" warn clients_full ") == 1
+        assert running.recv(100)
+        for client in (running, *clients):
             client.close()
-        assert daemon.complete(prompt="x", max_tokens=2).status == 200
+
+
+@pytest.mark.slow
+def test_a_client_that_says_nothing_for_a_minute_is_dropped(start: Start) -> None:
+    with start() as daemon, socket.create_connection(("127.0.0.1", daemon.port), timeout=90) as client:
+        begun = time.monotonic()
+        client.sendall(b"GET /health HT")
+        assert client.recv(1) == b""
+        assert 50 < time.monotonic() - begun < 80
+
+
+def test_clients_wait_while_no_file_can_be_opened(start: Start) -> None:
+    with start() as daemon:
+        limit = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (0, limit[1]))
+        with socket.create_connection(("127.0.0.1", daemon.port), timeout=30 * SCALE) as client:
+            wait_until("files have run out", lambda: " warn accept " in daemon.log)
+            resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, limit)
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
+def test_too_few_files_are_told_at_the_start(programs: Path, model: Path) -> None:
+    run = Run("prlimit", "--nofile=100:100", programs / "k1-inferd", "--model", model, "--port", "0")
+    assert run.code == 2
+    assert re.fullmatch(r"k1-inferd: 100 open files are allowed, \d+ are needed: raise ulimit -Hn\n", run.err)
 
 
 # ---- k1-cli

@@ -244,6 +244,18 @@ def test_strangers_learn_nothing_of_the_other_nodes(cluster: StartCluster, tmp_p
     assert [rank["up"] for rank in told["ranks"]] == [True, False]
 
 
+def test_idle_strangers_keep_neither_links_nor_requests_out(cluster: StartCluster) -> None:
+    two = cluster(2)
+    head = two.start(0)
+    strangers = [two.net.dial(0, head.port, 60 * SCALE) for _ in range(200)]
+    two.start(1)
+    two.wait_ready()
+    assert head.complete(**GREEDY).status == 200
+    assert len(list(Path(f"/proc/{head.process.pid}/fd").iterdir())) < 150
+    for stranger in strangers:
+        stranger.close()
+
+
 def test_another_cluster_key_is_refused_by_both(cluster: StartCluster) -> None:
     two = cluster(2)
     two.start(0)
