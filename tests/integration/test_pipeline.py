@@ -204,6 +204,33 @@ def test_a_client_that_leaves_frees_the_slot_on_every_rank(cluster: StartCluster
     assert head.complete(**GREEDY).text == expected
 
 
+def batches(daemon: Daemon) -> tuple[int, int]:
+    """How many a rank has computed, and dropped."""
+    told = daemon.health()["batches"]
+    return told["computed"], told["dropped"]
+
+
+def test_a_cancel_overtakes_the_batches_on_their_way(cluster: StartCluster, smollm2: Path) -> None:
+    n = 24  # more than a rank receives ahead of its engine
+    three = cluster(3, smollm2)
+    head = three.start_all("--n_ctx", "2048", "--timeout_scale", str(10 * SCALE))
+    middle, last = three.daemons[1], three.daemons[2]
+    expected = texts(head)
+    before = batches(last)[0]
+    last.process.send_signal(signal.SIGSTOP)
+    try:
+        client = head.send({"prompt": [1000] * (64 * n), "max_tokens": 1})
+        wait_until("rank 1 is through", lambda: batches(middle)[0] == before + n, 60)
+        client.close()
+        wait_until("the request has ended", head.is_idle)
+    finally:
+        last.process.send_signal(signal.SIGCONT)
+    wait_until("rank 2 is through", lambda: sum(batches(last)) == before + n, 60)
+    computed, dropped = batches(last)
+    assert 4 * (computed - before) < dropped
+    assert texts(head) == expected
+
+
 # ---- nodes that are not as they should be
 
 

@@ -385,6 +385,7 @@ static void get_health(k1_http *http, struct evhttp_request *req) {
         .n_waiting = k1_worker_n_waiting(http->config.worker),
         .why_not = why_not(http),
         .cluster = http->config.cluster,
+        .batches = k1_worker_batches(http->config.worker),
         .in_full = shows_token(http, req),
     };
     if (http->bound != NULL && health.cluster != NULL && !k1_cluster_is_head(health.cluster)) {

@@ -310,6 +310,7 @@ static void step_first(k1_stage *stage, slot *s, const int32_t *ids, uint32_t n,
         close_slot(stage, s, K1_REPLY_FAILED, err.text);
         return;
     }
+    stage->ways.count_batch(stage->ways.arg, true);
     trace.rank[0].run_us = elapsed_us(begun);
     memset(payload, 0, parts.trace);
     memcpy(payload, ids, n * sizeof *ids);
@@ -492,6 +493,7 @@ static void take_forward(k1_stage *stage, slot *s, const k1_frame *in) {
         send_failure(stage, s, err.text);
         return;
     }
+    stage->ways.count_batch(stage->ways.arg, true);
     trace.rank[stage->rank].wait_us = (uint32_t)((begun - in->received_ns) / 1000);
     trace.rank[stage->rank].run_us = elapsed_us(begun);
     if (!is_last(stage)) {
@@ -521,6 +523,10 @@ bool k1_stage_take_frame(k1_stage *stage, const k1_frame *in) {
         return true;
     }
     if (!opens && (!s->open || s->gen != h->slot_gen)) {
+        return true;
+    }
+    if (h->msg_type == K1_MSG_FORWARD && stage->ways.is_cancelled(stage->ways.arg, h->slot, h->slot_gen)) {
+        stage->ways.count_batch(stage->ways.arg, false);
         return true;
     }
     if (!reserve(stage)) {

@@ -77,6 +77,11 @@ size_t k1_worker_n_running(const k1_worker *worker) {
     return submitted != NULL;
 }
 
+k1_batches k1_worker_batches(const k1_worker *worker) {
+    (void)worker;
+    return (k1_batches){0};
+}
+
 void k1_job_clear(k1_job *job) {
     k1_request_end(&job->request);
     k1_request_params_free(&job->params);
