@@ -76,7 +76,7 @@ void k1_stage_free(k1_stage *stage) {
 /* ---- plans ---- */
 
 static int make_slots(k1_stage *stage, const k1_plan *plan, uint32_t rank, k1_err *err) {
-    const k1_model *model = stage->runtime->model;
+    k1_model *model = stage->runtime->model;
     uint32_t first = plan->layers[rank].first;
     uint32_t end = plan->layers[rank].end;
     if (plan->n_slots == 0 || plan->n_slots > K1_MAX_SLOTS) {
@@ -84,7 +84,7 @@ static int make_slots(k1_stage *stage, const k1_plan *plan, uint32_t rank, k1_er
     }
     /* Each cache is checked when it is made, but takes its memory only when it fills. */
     uint64_t one = k1_memory_needed(model, plan->n_ctx, plan->n_batch, first, end);
-    uint64_t more = one - k1_memory_needed(model, 1, 1, first, end); /* all but the weights, nearly */
+    uint64_t more = k1_memory_more(model, plan->n_ctx, plan->n_batch, first, end);
     uint64_t budget;
     if (k1_memory_budget(NULL, &budget, err) != 0) {
         return -1;

@@ -43,12 +43,16 @@ static uint64_t choice_bytes(const k1_hparams *hp) {
     return k1_add_sat(k1_mul_sat(hp->n_vocab, sizeof(float)), k1_sample_scratch(hp->n_vocab));
 }
 
+uint64_t k1_memory_more(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last) {
+    uint64_t kv = k1_kv_bytes(&model->hp, n_ctx, last - first);
+    return k1_add_sat(kv, k1_scratch_bytes(&model->hp, n_batch < n_ctx ? n_batch : n_ctx));
+}
+
 uint64_t k1_memory_needed(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last) {
     const k1_hparams *hp = &model->hp;
     uint64_t bytes = k1_weight_bytes(model, first, last);
-    bytes = k1_add_sat(bytes, k1_kv_bytes(hp, n_ctx, last - first));
+    bytes = k1_add_sat(bytes, k1_memory_more(model, n_ctx, n_batch, first, last));
     bytes = k1_add_sat(bytes, k1_rope_bytes(hp, n_ctx));
-    bytes = k1_add_sat(bytes, k1_scratch_bytes(hp, n_batch < n_ctx ? n_batch : n_ctx));
     return last == hp->n_layer ? k1_add_sat(bytes, choice_bytes(hp)) : bytes;
 }
 
