@@ -671,6 +671,24 @@ def test_bench_measures_each_number_of_threads(programs: Path, model: Path) -> N
     assert (bad.code, "--threads: must be" in bad.err) == (2, True)
 
 
+@pytest.mark.parametrize("command", ["engine", "perplexity"])
+def test_bench_reads_the_options_of_all_commands_alike(programs: Path, command: str) -> None:
+    help_ = Run(programs / "k1-bench", command, "--help")
+    assert (help_.code, help_.err) == (0, "")
+    assert f"k1-bench {command} --model FILE" in help_.out
+    for options, message in (
+        ([], "give "),
+        (["--modle", "x"], 'unknown option "--modle"; did you mean --model?'),
+        (["--n_batch", "0"], "n_batch: 0 is outside 1 to 65536"),
+        (["--model", "/nonexistent", "--file", __file__][: 4 if command == "perplexity" else 2], "/nonexistent: "),
+    ):
+        run = Run(programs / "k1-bench", command, *options)
+        assert (run.code, run.out) == (2, "")
+        assert run.err.startswith("k1-bench: ")
+        assert message in run.err
+        assert run.err.count("\n") == 1
+
+
 def test_perplexity_is_llama_cpp_s(programs: Path, model: Path, tmp_path: Path) -> None:
     n_ctx = 64
     data = np.random.default_rng(3).integers(0x20, 0x7F, 3 * n_ctx + 9, np.uint8).tobytes().replace(b"ab", b"xx")
