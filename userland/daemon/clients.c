@@ -71,6 +71,7 @@ static client *enter(k1_clients *clients, struct evhttp_connection *connection) 
     return c;
 }
 
+/* One without a place got its stream from evhttp itself, when there was no memory for ours. */
 static client *find(k1_clients *clients, struct evhttp_connection *connection) {
     for (size_t i = 0; i < clients->max; i++) {
         if (clients->place[i].connection == connection) {
