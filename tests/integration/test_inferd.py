@@ -519,7 +519,9 @@ def test_clients_wait_while_no_file_can_be_opened(start: Start) -> None:
         limit = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (0, limit[1]))
         with socket.create_connection(("127.0.0.1", daemon.port), timeout=30 * SCALE) as client:
-            wait_until("files have run out", lambda: " warn accept " in daemon.log)
+            wait_until("files have run out", lambda: ' warn accept error="Too many open files"' in daemon.log)
+            time.sleep(1)  # it has tried again by now
+            assert daemon.log.count(" warn accept ") == 1
             resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, limit)
             client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
             assert client.recv(4096).startswith(b"HTTP/1.1 200 ")

@@ -49,6 +49,7 @@ struct k1_http {
     struct evhttp_bound_socket *bound; /* NULL once stopped */
     struct event *worker_event;
     struct event *resume_event; /* accepts again after files ran out */
+    k1_log_rate no_files;
     exchange *exchanges;
     int64_t started; /* seconds since 1970 */
     uint16_t port;
@@ -471,7 +472,9 @@ static void on_accept_error(struct evconnlistener *listener, void *arg) {
     (void)arg;
     event_base_foreach_event(evconnlistener_get_base(listener), find_http, &http);
     if (http != NULL) {
-        k1_log_line(http->config.log, K1_LOG_WARN, "accept", "error=%s", strerror(why));
+        if (k1_log_rate_allows(&http->no_files, k1_now_ns())) {
+            k1_log_line(http->config.log, K1_LOG_WARN, "accept", "error=\"%s\"", strerror(why));
+        }
         evconnlistener_disable(listener);
         event_add(http->resume_event, &pause);
     }

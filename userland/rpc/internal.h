@@ -101,7 +101,7 @@ struct k1_rpc {
     uint32_t n_pending;
     struct event *resume;
     bool resume_refused;
-    k1_log_rate strangers;
+    k1_log_rate strangers, no_files; /* of log lines */
 };
 
 /* ---- conn.c ---- */

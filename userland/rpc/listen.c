@@ -233,7 +233,10 @@ static void on_accept(evutil_socket_t fd, short what, void *arg) {
         k1_listen_take(rpc, accepted, address);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         /* The one that waits would be reported again and again. */
-        k1_log_line(rpc->config.log, K1_LOG_WARN, "accept", "error=\"%s\"", strerror(errno));
+        int why = errno;
+        if (k1_log_rate_allows(&rpc->no_files, k1_now_ns())) {
+            k1_log_line(rpc->config.log, K1_LOG_WARN, "accept", "error=\"%s\"", strerror(why));
+        }
         event_del(rpc->accept);
         event_add(rpc->accept_again, &pause);
     }
