@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "hello.h"
+#include "k1/request.h"
 #include "rpc_nodes.h"
 
 static void start_all(k1t_cluster *cluster) {
@@ -339,10 +340,16 @@ static void say_hello(k1t_cluster *c, uint16_t version) {
     close(fd);
 }
 
+/* Log lines about strangers: one in ten seconds. */
+static void expect_few(size_t n_of_strangers, int64_t since_ns) {
+    assert_in_range(n_of_strangers, 1, 1 + (k1_now_ns() - since_ns) / 10000000000);
+}
+
 static void strangers_do_not_hide_why_a_rank_is_missing(void **state) {
     (void)state;
     k1t_cluster c;
     char why[512];
+    int64_t begun = k1_now_ns();
     k1t_cluster_init(&c, 2);
     k1t_start(&c, 0);
     k1t_run_ms(&c, 100);
@@ -352,7 +359,7 @@ static void strangers_do_not_hide_why_a_rank_is_missing(void **state) {
         say_hello(&c, version);
         assert_string_equal(k1_rpc_why_down(c.node[0].rpc, 1), why);
     }
-    assert_int_equal(k1t_lines(&c.node[0], "peer_refused", ""), 1);
+    expect_few(k1t_lines(&c.node[0], "peer_refused", ""), begun);
     k1t_cluster_free(&c);
 }
 
@@ -361,6 +368,7 @@ static void strangers_do_not_hide_why_a_rank_is_refused(void **state) {
     (void)state;
     k1t_cluster c;
     const char *reason = "rank 0 and rank 1 hold different cluster keys; copy one key file to both";
+    int64_t begun = k1_now_ns();
     k1t_cluster_init(&c, 2);
     c.node[1].config.key[31] ^= 1;
     k1t_start(&c, 0);
@@ -372,7 +380,7 @@ static void strangers_do_not_hide_why_a_rank_is_refused(void **state) {
     }
     assert_string_equal(k1_rpc_why_down(c.node[0].rpc, 1), reason);
     assert_int_equal(k1t_lines(&c.node[0], "peer_refused", reason), 1);
-    assert_int_equal(k1t_lines(&c.node[0], "peer_refused", ""), 2);
+    expect_few(k1t_lines(&c.node[0], "peer_refused", "") - 1, begun);
     k1t_cluster_free(&c);
 }
 
