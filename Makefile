@@ -7,7 +7,7 @@ SHELL_FILES = tools/setup .ci/run packaging/k1-release $(wildcard buildroot-ext/
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup image lab demo lint format test test-slow test-e2e test-e2e-slow test-reproducible bench bench-engine bench-pipeline clean lock test-buildroot test-kernel-twin test-soak
+.PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*/\1/p' Makefile)
 
 help: ## List the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -53,10 +53,13 @@ test-soak: .venv/ready ## Ten minutes of k1 console at full speed: no byte may b
 bench-engine: .venv/ready ## Tokens/s, start and memory of the engine here; LLAMA_BENCH=path compares with llama.cpp
 	@.venv/bin/python tests/bench/engine.py
 
-bench: bench-engine bench-pipeline ## All of the benchmarks
+bench: bench-engine bench-pipeline bench-kv ## All of the benchmarks
 
 bench-pipeline: .venv/ready ## One stream over 1, 2 and 4 local processes: tokens/s, and the ratio to one
 	@PYTHONPATH=tests .venv/bin/python tests/bench/pipeline.py
+
+bench-kv: .venv/ready ## Cache misses of both KV layouts in a simulated K1 L2 (cachegrind), and their ratio
+	@.venv/bin/python tests/bench/kv.py
 
 lint: .venv/ready ## ruff, mypy --strict, clang-format, shellcheck
 	.venv/bin/ruff check

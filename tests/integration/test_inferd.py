@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -482,13 +483,54 @@ def test_idle_clients_do_not_hold_it_up(start: Start) -> None:
         assert daemon.stop() == 0
 
 
-def test_more_clients_than_files_wait(start: Start) -> None:
+def is_closed(client: socket.socket) -> bool:
+    client.setblocking(False)
+    with suppress(BlockingIOError):
+        return client.recv(1) == b""
+    return False
+
+
+def test_idle_clients_give_way_to_new_ones(start: Start) -> None:
     with start() as daemon:
+        running = daemon.send({**ENDLESS, "stream": True})
+        assert running.recv(100)
         clients = [socket.create_connection(("127.0.0.1", daemon.port)) for _ in range(200)]
-        wait_until("files have run out", lambda: "accept" in daemon.log)
-        for client in clients:
+        assert daemon.ask("GET", "/health").status == 200
+        closed = [is_closed(client) for client in clients]
+        assert closed == sorted(closed, reverse=True)  # those that came first
+        assert 50 <= closed.count(False) <= 96
+        assert daemon.log.count(" warn clients_full ") == 1
+        assert running.recv(100)
+        for client in (running, *clients):
             client.close()
-        assert daemon.complete(prompt="x", max_tokens=2).status == 200
+
+
+@pytest.mark.slow
+def test_a_client_that_says_nothing_for_a_minute_is_dropped(start: Start) -> None:
+    with start() as daemon, socket.create_connection(("127.0.0.1", daemon.port), timeout=90) as client:
+        begun = time.monotonic()
+        client.sendall(b"GET /health HT")
+        assert client.recv(1) == b""
+        assert 50 < time.monotonic() - begun < 80
+
+
+def test_clients_wait_while_no_file_can_be_opened(start: Start) -> None:
+    with start() as daemon:
+        limit = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (0, limit[1]))
+        with socket.create_connection(("127.0.0.1", daemon.port), timeout=30 * SCALE) as client:
+            wait_until("files have run out", lambda: ' warn accept error="Too many open files"' in daemon.log)
+            time.sleep(1)  # it has tried again by now
+            assert daemon.log.count(" warn accept ") == 1
+            resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, limit)
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
+def test_too_few_files_are_told_at_the_start(programs: Path, model: Path) -> None:
+    run = Run("prlimit", "--nofile=100:100", programs / "k1-inferd", "--model", model, "--port", "0")
+    assert run.code == 2
+    assert re.fullmatch(r"k1-inferd: 100 open files are allowed, \d+ are needed: raise ulimit -Hn\n", run.err)
 
 
 # ---- k1-cli
@@ -629,6 +671,24 @@ def test_bench_measures_each_number_of_threads(programs: Path, model: Path) -> N
     assert re.search(r"threads +prefill tokens/s +decode tokens/s\n +2 +[\d.]+ +[\d.]+\n", table)
     bad = Run(programs / "k1-bench", "engine", "-m", model, "-t", "1,none")
     assert (bad.code, "--threads: must be" in bad.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["engine", "perplexity"])
+def test_bench_reads_the_options_of_all_commands_alike(programs: Path, command: str) -> None:
+    help_ = Run(programs / "k1-bench", command, "--help")
+    assert (help_.code, help_.err) == (0, "")
+    assert f"k1-bench {command} --model FILE" in help_.out
+    for options, message in (
+        ([], "give "),
+        (["--modle", "x"], 'unknown option "--modle"; did you mean --model?'),
+        (["--n_batch", "0"], "n_batch: 0 is outside 1 to 65536"),
+        (["--model", "/nonexistent", "--file", __file__][: 4 if command == "perplexity" else 2], "/nonexistent: "),
+    ):
+        run = Run(programs / "k1-bench", command, *options)
+        assert (run.code, run.out) == (2, "")
+        assert run.err.startswith("k1-bench: ")
+        assert message in run.err
+        assert run.err.count("\n") == 1
 
 
 def test_perplexity_is_llama_cpp_s(programs: Path, model: Path, tmp_path: Path) -> None:

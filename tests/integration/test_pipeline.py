@@ -204,6 +204,33 @@ def test_a_client_that_leaves_frees_the_slot_on_every_rank(cluster: StartCluster
     assert head.complete(**GREEDY).text == expected
 
 
+def batches(daemon: Daemon) -> tuple[int, int]:
+    """How many a rank has computed, and dropped."""
+    told = daemon.health()["batches"]
+    return told["computed"], told["dropped"]
+
+
+def test_a_cancel_overtakes_the_batches_on_their_way(cluster: StartCluster, smollm2: Path) -> None:
+    n = 24  # more than a rank receives ahead of its engine
+    three = cluster(3, smollm2)
+    head = three.start_all("--n_ctx", "2048", "--timeout_scale", str(10 * SCALE))
+    middle, last = three.daemons[1], three.daemons[2]
+    expected = texts(head)
+    before = batches(last)[0]
+    last.process.send_signal(signal.SIGSTOP)
+    try:
+        client = head.send({"prompt": [1000] * (64 * n), "max_tokens": 1})
+        wait_until("rank 1 is through", lambda: batches(middle)[0] == before + n, 60)
+        client.close()
+        wait_until("the request has ended", head.is_idle)
+    finally:
+        last.process.send_signal(signal.SIGCONT)
+    wait_until("rank 2 is through", lambda: sum(batches(last)) == before + n, 60)
+    computed, dropped = batches(last)
+    assert 4 * (computed - before) < dropped
+    assert texts(head) == expected
+
+
 # ---- nodes that are not as they should be
 
 
@@ -242,6 +269,18 @@ def test_strangers_learn_nothing_of_the_other_nodes(cluster: StartCluster, tmp_p
     told = head.ask("GET", "/health", None, {"Authorization": "Bearer 0123456789abcdef"}).json
     assert "rank 1" in told["reason"]
     assert [rank["up"] for rank in told["ranks"]] == [True, False]
+
+
+def test_idle_strangers_keep_neither_links_nor_requests_out(cluster: StartCluster) -> None:
+    two = cluster(2)
+    head = two.start(0)
+    strangers = [two.net.dial(0, head.port, 60 * SCALE) for _ in range(200)]
+    two.start(1)
+    two.wait_ready()
+    assert head.complete(**GREEDY).status == 200
+    assert len(list(Path(f"/proc/{head.process.pid}/fd").iterdir())) < 150
+    for stranger in strangers:
+        stranger.close()
 
 
 def test_another_cluster_key_is_refused_by_both(cluster: StartCluster) -> None:

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "bench.h"
-#include "k1/options.h"
 #include "k1/runtime.h"
 
 enum { MAX_THREAD_COUNTS = 16, MAX_REPEATS = 1000 };
@@ -134,7 +133,8 @@ static void show_json(const settings *s, const k1_runtime *runtime, const figure
     printf("]\n");
 }
 
-static int run(const settings *s, k1_err *err) {
+static int run(const void *arg, k1_err *err) {
+    const settings *s = arg;
     figures f[MAX_THREAD_COUNTS];
     size_t n = 0;
     k1_runtime runtime = {0};
@@ -174,17 +174,5 @@ int k1_bench_engine(int argc, char **argv) {
                                 table,
                                 sizeof table / sizeof *table,
                                 NULL};
-    k1_err err = {""};
-    int code = K1_EXIT_USER;
-    k1_options_result result = k1_options_parse(&options, argc, argv, NULL, 0, NULL, &err);
-    if (result == K1_OPTIONS_SHOWN) {
-        code = K1_EXIT_OK;
-    } else if (result == K1_OPTIONS_RUN) {
-        code = run(&s, &err);
-    }
-    if (code != K1_EXIT_OK) {
-        fprintf(stderr, "k1-bench: %s\n", err.text);
-    }
-    k1_options_free(&options);
-    return code;
+    return k1_bench_run(&options, argc, argv, run, &s);
 }

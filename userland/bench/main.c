@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "bench.h"
-#include "k1/options.h"
 
 typedef struct command {
     const char *name;

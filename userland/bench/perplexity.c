@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "bench.h"
-#include "k1/options.h"
 #include "k1/runtime.h"
 
 enum { MAX_TEXT = 256 << 20, SCORED_AT_ONCE = 32 }; /* bounds the logits in memory */
@@ -129,7 +128,8 @@ static int measure(k1_runtime *runtime, const settings *s, const k1_text *text, 
     return failed;
 }
 
-static int run(const settings *s, k1_err *err) {
+static int run(const void *arg, k1_err *err) {
+    const settings *s = arg;
     k1_runtime runtime = {0};
     k1_text text = {0};
     k1_runtime_config config = {.model = s->model,
@@ -167,17 +167,5 @@ int k1_bench_perplexity(int argc, char **argv) {
                                 table,
                                 sizeof table / sizeof *table,
                                 NULL};
-    k1_err err = {""};
-    int code = K1_EXIT_USER;
-    k1_options_result result = k1_options_parse(&options, argc, argv, NULL, 0, NULL, &err);
-    if (result == K1_OPTIONS_SHOWN) {
-        code = K1_EXIT_OK;
-    } else if (result == K1_OPTIONS_RUN) {
-        code = run(&s, &err);
-    }
-    if (code != K1_EXIT_OK) {
-        fprintf(stderr, "k1-bench: %s\n", err.text);
-    }
-    k1_options_free(&options);
-    return code;
+    return k1_bench_run(&options, argc, argv, run, &s);
 }

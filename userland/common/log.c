@@ -8,6 +8,8 @@
 
 #include "k1/text.h"
 
+#define RATE_NS 10000000000
+
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
 int k1_log_level_parse(const char *name, k1_log_level *level, k1_err *err) {
@@ -49,4 +51,12 @@ void k1_log_line(const k1_log *log, k1_log_level level, const char *event, const
     line[n++] = '\n';
     ssize_t written = write(log->fd, line, n);
     (void)written; /* nothing to do about a log that cannot be written */
+}
+
+bool k1_log_rate_allows(k1_log_rate *rate, int64_t now_ns) {
+    if (rate->last_ns != 0 && now_ns - rate->last_ns < RATE_NS) {
+        return false;
+    }
+    rate->last_ns = now_ns;
+    return true;
 }

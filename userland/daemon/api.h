@@ -57,7 +57,8 @@ typedef struct k1_api_health {
     size_t n_running, n_waiting;
     const char *why_not;       /* NULL: requests are served */
     const k1_cluster *cluster; /* NULL: a node of its own */
-    bool in_full;              /* with the other nodes, and why requests are not served */
+    k1_batches batches;
+    bool in_full; /* with the other nodes, this one's batches, and why requests are not served */
 } k1_api_health;
 
 char *k1_api_health_body(const k1_api_health *health);

@@ -157,6 +157,9 @@ char *k1_api_health_body(const k1_api_health *health) {
     }
     if (health->cluster != NULL && health->in_full) {
         json_object_set_new(object, "ranks", ranks(health->cluster));
+        json_object_set_new(object, "batches",
+                            json_pack("{s:I,s:I}", "computed", (json_int_t)health->batches.computed, "dropped",
+                                      (json_int_t)health->batches.dropped));
     }
     return dump(object);
 }

@@ -324,6 +324,18 @@ static void on_down(void *arg, uint32_t rank, const char *reason) {
 
 /* ---- what goes out ---- */
 
+/* The ranks behind the next learn of a cancel by rank 0's own links too, ahead of the batches on their way. */
+static void tell_cancel(k1_cluster *c, const k1_header *h) {
+    for (uint32_t r = 2; r < c->n_ranks; r++) {
+        k1_frame *frame = control_frame(c, K1_MSG_CANCEL, r);
+        if (frame == NULL) {
+            return; /* the cancel along the pipeline does all that must be done */
+        }
+        frame->header = *h;
+        k1_rpc_send(c->rpc, frame);
+    }
+}
+
 void k1_cluster_send(void *arg, k1_frame *frame) {
     k1_cluster *c = arg;
     if (c->rpc == NULL) {
@@ -337,6 +349,9 @@ void k1_cluster_send(void *arg, k1_frame *frame) {
         c->sync = frame;
         release_sync(c);
     } else {
+        if (c->config.rank == 0 && frame->header.msg_type == K1_MSG_CANCEL) {
+            tell_cancel(c, &frame->header);
+        }
         k1_rpc_send(c->rpc, frame);
     }
 }

@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "api.h"
+#include "clients.h"
 
 enum {
     MAX_HEADERS = 16 << 10,
@@ -44,9 +45,11 @@ struct k1_http {
     k1_http_config config;
     struct event_base *base;
     struct evhttp *server;
+    k1_clients *clients;
     struct evhttp_bound_socket *bound; /* NULL once stopped */
     struct event *worker_event;
     struct event *resume_event; /* accepts again after files ran out */
+    k1_log_rate no_files;
     exchange *exchanges;
     int64_t started; /* seconds since 1970 */
     uint16_t port;
@@ -138,9 +141,8 @@ static void free_exchange(exchange *x) {
 }
 
 /* evhttp frees the connection: cancel the job, whose last reply frees the exchange. */
-static void on_close(struct evhttp_connection *connection, void *arg) {
-    exchange *x = arg;
-    (void)connection;
+static void on_gone(void *owner) {
+    exchange *x = owner;
     /* A request without a connection has been left to us; else evhttp frees it too. */
     if (evhttp_request_get_connection(x->req) == NULL) {
         evhttp_request_free(x->req);
@@ -175,14 +177,14 @@ static void watch_client(exchange *x) {
 
 static void hold_client(exchange *x) {
     bufferevent_set_timeouts(stream_of(x), NULL, &idle); /* silence is fine now; not taking our bytes is not */
-    evhttp_connection_set_closecb(evhttp_request_get_connection(x->req), on_close, x);
+    k1_clients_hold(x->http->clients, evhttp_request_get_connection(x->req), on_gone, x);
     watch_client(x);
 }
 
 /* Undo hold_client, before the last bytes of the answer. */
 static struct evhttp_request *release_client(exchange *x) {
     struct evhttp_request *req = x->req;
-    evhttp_connection_set_closecb(evhttp_request_get_connection(req), NULL, NULL);
+    k1_clients_release(x->http->clients, evhttp_request_get_connection(req));
     bufferevent_set_timeouts(stream_of(x), &idle, &idle);
     x->req = NULL;
     return req;
@@ -384,6 +386,7 @@ static void get_health(k1_http *http, struct evhttp_request *req) {
         .n_waiting = k1_worker_n_waiting(http->config.worker),
         .why_not = why_not(http),
         .cluster = http->config.cluster,
+        .batches = k1_worker_batches(http->config.worker),
         .in_full = shows_token(http, req),
     };
     if (http->bound != NULL && health.cluster != NULL && !k1_cluster_is_head(health.cluster)) {
@@ -420,6 +423,7 @@ static void on_request(struct evhttp_request *req, void *arg) {
     k1_http *http = arg;
     const route *r = find_route(req);
     k1_api_error error;
+    k1_clients_used(http->clients, evhttp_request_get_connection(req));
     if ((r == NULL || !r->open) && !shows_token(http, req)) {
         error = make_error(401, "", "a valid API token is needed: send \"Authorization: Bearer TOKEN\"");
     } else if (r == NULL) {
@@ -468,7 +472,9 @@ static void on_accept_error(struct evconnlistener *listener, void *arg) {
     (void)arg;
     event_base_foreach_event(evconnlistener_get_base(listener), find_http, &http);
     if (http != NULL) {
-        k1_log_line(http->config.log, K1_LOG_WARN, "accept", "error=%s", strerror(why));
+        if (k1_log_rate_allows(&http->no_files, k1_now_ns())) {
+            k1_log_line(http->config.log, K1_LOG_WARN, "accept", "error=\"%s\"", strerror(why));
+        }
         evconnlistener_disable(listener);
         event_add(http->resume_event, &pause);
     }
@@ -533,6 +539,10 @@ static int set_up(k1_http *http, k1_err *err) {
     if (http->server == NULL || http->worker_event == NULL || http->resume_event == NULL) {
         return k1_fail(err, "out of memory");
     }
+    http->clients = k1_clients_new(http->base, http->server, http->config.max_clients, http->config.log, err);
+    if (http->clients == NULL) {
+        return -1;
+    }
     set_limits(http->server, http->config.runtime->n_ctx);
     evhttp_set_gencb(http->server, on_request, http);
     event_add(http->worker_event, NULL);
@@ -573,6 +583,9 @@ void k1_http_stop(k1_http *http) {
 void k1_http_free(k1_http *http) {
     if (http->server != NULL) {
         evhttp_free(http->server);
+    }
+    if (http->clients != NULL) {
+        k1_clients_free(http->clients);
     }
     if (http->worker_event != NULL) {
         event_free(http->worker_event);

@@ -14,7 +14,8 @@ typedef struct k1_http k1_http;
 
 typedef struct k1_http_config {
     const char *host;
-    uint16_t port; /* 0: any free one */
+    uint16_t port;      /* 0: any free one */
+    size_t max_clients; /* connections; more than the worker takes requests */
     const k1_auth *auth;
     const k1_log *log;
     k1_worker *worker;

@@ -20,7 +20,11 @@
 
 enum {
     MAX_WAITING = 32,
-    MAX_FILES = 128, /* bounds the clients, and by that what their unfinished bodies take: 48 MiB at n_ctx 2048 */
+    /* Those whose requests run or wait, and others. It bounds what unfinished bodies take: 36 MiB at n_ctx 2048. */
+    MAX_CLIENTS = K1_MAX_SLOTS + MAX_WAITING + 32,
+    /* Links (two for each rank), those in their handshake (two for each and 8), and what everything else opens. */
+    OTHER_FILES = 4 * K1_RPC_MAX_RANKS + 8 + 24,
+    MAX_FILES = MAX_CLIENTS + OTHER_FILES,
 };
 
 typedef struct settings {
@@ -59,12 +63,21 @@ static int read_settings(settings *s, int argc, char **argv, k1_options *options
     return check_access(s, auth, err);
 }
 
-static void bound_files(void) {
+/* Each kind of descriptor is bounded by itself, so that none can use up what another needs: all must fit together. */
+static int need_files(k1_err *err) {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur > MAX_FILES) {
-        limit.rlim_cur = MAX_FILES;
-        setrlimit(RLIMIT_NOFILE, &limit);
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        return k1_fail(err, "cannot tell how many descriptors are allowed: %s", strerror(errno));
     }
+    if (limit.rlim_cur >= MAX_FILES) {
+        return 0;
+    }
+    rlim_t allowed = limit.rlim_max;
+    limit.rlim_cur = MAX_FILES;
+    return allowed >= MAX_FILES && setrlimit(RLIMIT_NOFILE, &limit) == 0
+               ? 0
+               : k1_fail(err, "%llu open files are allowed, %d are needed: raise ulimit -Hn",
+                         (unsigned long long)allowed, MAX_FILES);
 }
 
 static const char *timeout_scale(void) {
@@ -198,6 +211,7 @@ static int open_http(node *n, const k1_auth *auth, k1_err *err) {
     const k1_runtime *runtime = &n->runtime;
     k1_http_config config = {.host = s->host,
                              .port = (uint16_t)s->port,
+                             .max_clients = MAX_CLIENTS,
                              .auth = auth,
                              .log = n->log,
                              .worker = n->worker,
@@ -234,8 +248,7 @@ static int run(const settings *s, const k1_auth *auth, k1_log *log) {
         snprintf(log->who, sizeof log->who, "rank=%u ", s->rpc_rank);
     }
     signal(SIGPIPE, SIG_IGN);
-    bound_files();
-    int code = serve(&n, auth, &err);
+    int code = need_files(&err) == 0 ? serve(&n, auth, &err) : K1_EXIT_USER;
     node_free(&n);
     if (code != K1_EXIT_OK) {
         fprintf(stderr, "k1-inferd: %s\n", err.text);

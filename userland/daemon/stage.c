@@ -76,7 +76,7 @@ void k1_stage_free(k1_stage *stage) {
 /* ---- plans ---- */
 
 static int make_slots(k1_stage *stage, const k1_plan *plan, uint32_t rank, k1_err *err) {
-    const k1_model *model = stage->runtime->model;
+    k1_model *model = stage->runtime->model;
     uint32_t first = plan->layers[rank].first;
     uint32_t end = plan->layers[rank].end;
     if (plan->n_slots == 0 || plan->n_slots > K1_MAX_SLOTS) {
@@ -84,8 +84,11 @@ static int make_slots(k1_stage *stage, const k1_plan *plan, uint32_t rank, k1_er
     }
     /* Each cache is checked when it is made, but takes its memory only when it fills. */
     uint64_t one = k1_memory_needed(model, plan->n_ctx, plan->n_batch, first, end);
-    uint64_t more = one - k1_memory_needed(model, 1, 1, first, end); /* all but the weights, nearly */
-    uint64_t budget = k1_memory_budget(NULL);
+    uint64_t more = k1_memory_more(model, plan->n_ctx, plan->n_batch, first, end);
+    uint64_t budget;
+    if (k1_memory_budget(NULL, &budget, err) != 0) {
+        return -1;
+    }
     if (plan->n_slots > 1 && (one > budget || more > (budget - one) / (plan->n_slots - 1))) {
         return k1_fail(err,
                        "%" PRIu32 " requests at once, with a cache of %" PRIu64 " MiB each for the layers %" PRIu32
@@ -307,6 +310,7 @@ static void step_first(k1_stage *stage, slot *s, const int32_t *ids, uint32_t n,
         close_slot(stage, s, K1_REPLY_FAILED, err.text);
         return;
     }
+    stage->ways.count_batch(stage->ways.arg, true);
     trace.rank[0].run_us = elapsed_us(begun);
     memset(payload, 0, parts.trace);
     memcpy(payload, ids, n * sizeof *ids);
@@ -489,6 +493,7 @@ static void take_forward(k1_stage *stage, slot *s, const k1_frame *in) {
         send_failure(stage, s, err.text);
         return;
     }
+    stage->ways.count_batch(stage->ways.arg, true);
     trace.rank[stage->rank].wait_us = (uint32_t)((begun - in->received_ns) / 1000);
     trace.rank[stage->rank].run_us = elapsed_us(begun);
     if (!is_last(stage)) {
@@ -518,6 +523,10 @@ bool k1_stage_take_frame(k1_stage *stage, const k1_frame *in) {
         return true;
     }
     if (!opens && (!s->open || s->gen != h->slot_gen)) {
+        return true;
+    }
+    if (h->msg_type == K1_MSG_FORWARD && stage->ways.is_cancelled(stage->ways.arg, h->slot, h->slot_gen)) {
+        stage->ways.count_batch(stage->ways.arg, false);
         return true;
     }
     if (!reserve(stage)) {

@@ -17,6 +17,10 @@ typedef struct k1_stage_ways {
     /* An empty frame to send; NULL: none is free now. */
     k1_frame *(*take)(void *arg);
     void (*send)(void *arg, k1_frame *frame);
+    /* Whether a request's cancel has come already, though other messages wait before it. */
+    bool (*is_cancelled)(void *arg, uint32_t slot, uint32_t slot_gen);
+    /* A batch of a pipeline of several ranks was computed, or dropped because its request is cancelled. */
+    void (*count_batch)(void *arg, bool computed);
 } k1_stage_ways;
 
 typedef struct k1_stage k1_stage;

@@ -40,6 +40,8 @@ struct k1_worker {
     int job_fd;          /* wakes the worker */
     int reply_fd;        /* wakes the event thread */
     atomic_bool quit;
+    atomic_uint cancelled[K1_MAX_SLOTS]; /* the slot_gen of the last cancel that came; 0: none since the plan */
+    atomic_ullong n_computed, n_dropped; /* batches */
     pthread_t thread;
     bool joinable;
     int start_failed; /* set by the thread before its first wake */
@@ -118,6 +120,15 @@ static void send_frame(void *arg, k1_frame *frame) {
     wake(worker->reply_fd);
 }
 
+static bool is_cancelled(void *arg, uint32_t slot, uint32_t slot_gen) {
+    return atomic_load(&((k1_worker *)arg)->cancelled[slot]) == slot_gen;
+}
+
+static void count_batch(void *arg, bool computed) {
+    k1_worker *worker = arg;
+    atomic_fetch_add_explicit(computed ? &worker->n_computed : &worker->n_dropped, 1, memory_order_relaxed);
+}
+
 static bool take_orders(k1_worker *worker) {
     if (!atomic_exchange(&worker->ordered, false)) {
         return false;
@@ -180,7 +191,7 @@ static bool take_job(k1_worker *worker) {
 static int start_engine(k1_worker *worker, k1_err *err) {
     const k1_worker_config *config = &worker->config;
     const k1_runtime *runtime = config->runtime;
-    k1_stage_ways ways = {worker, reply, take_tx, send_frame};
+    k1_stage_ways ways = {worker, reply, take_tx, send_frame, is_cancelled, count_batch};
     if (k1_runtime_start(config->runtime, err) != 0) {
         return -1;
     }
@@ -295,6 +306,11 @@ void k1_job_clear(k1_job *job) {
 int k1_worker_fd(const k1_worker *worker) { return worker->reply_fd; }
 size_t k1_worker_n_waiting(const k1_worker *worker) { return worker->n_waiting; }
 size_t k1_worker_n_running(const k1_worker *worker) { return worker->n_running; }
+
+k1_batches k1_worker_batches(const k1_worker *worker) {
+    return (k1_batches){atomic_load(&worker->n_computed), atomic_load(&worker->n_dropped)};
+}
+
 k1_frames *k1_worker_rx(k1_worker *worker) { return &worker->rx; }
 
 /* Give waiting jobs to the worker as long as it has a free slot. */
@@ -382,7 +398,18 @@ void k1_worker_poll(k1_worker *worker) {
     feed(worker);
 }
 
+/* A cancel overtakes the batches that wait before it: the engine computes none of them. */
+static void note_cancel(k1_worker *worker, const k1_header *h) {
+    const orders *o = &worker->orders; /* no other thread writes these two */
+    if (h->session == o->session && h->plan_epoch == o->epoch && h->slot < K1_MAX_SLOTS) {
+        atomic_store(&worker->cancelled[h->slot], h->slot_gen);
+    }
+}
+
 void k1_worker_take_frame(k1_worker *worker, k1_frame *frame) {
+    if (frame->header.msg_type == K1_MSG_CANCEL) {
+        note_cancel(worker, &frame->header);
+    }
     k1_ring_push(&worker->in, frame); /* holds all frames of rx */
     wake(worker->job_fd);
 }
@@ -396,6 +423,9 @@ void k1_worker_sent(k1_worker *worker, k1_frame *frame) {
 }
 
 void k1_worker_plan(k1_worker *worker, const k1_plan *plan, uint64_t session, uint32_t epoch) {
+    for (uint32_t i = 0; i < K1_MAX_SLOTS; i++) {
+        atomic_store(&worker->cancelled[i], 0); /* a new session counts slot_gen anew */
+    }
     pthread_mutex_lock(&worker->orders.lock);
     worker->orders.plan_given = true;
     worker->orders.plan = *plan;

@@ -80,6 +80,13 @@ void k1_worker_cancel(k1_worker *worker, k1_job *job);
 size_t k1_worker_n_waiting(const k1_worker *worker);
 size_t k1_worker_n_running(const k1_worker *worker);
 
+/* Batches of a pipeline of several ranks that this one has computed, and those that it left out because their requests'
+ * cancels had come. */
+typedef struct k1_batches {
+    uint64_t computed, dropped;
+} k1_batches;
+k1_batches k1_worker_batches(const k1_worker *worker);
+
 /* Frames to receive into; each goes to k1_worker_take_frame. */
 k1_frames *k1_worker_rx(k1_worker *worker);
 void k1_worker_take_frame(k1_worker *worker, k1_frame *frame);

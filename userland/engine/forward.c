@@ -54,11 +54,12 @@ static int check_range(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, 
     if (n_batch == 0 || n_batch > 1u << 16) {
         return k1_fail(err, "n_batch is %" PRIu32 ", outside 1 to %u", n_batch, 1u << 16);
     }
-    return k1_memory_check(model, n_ctx, n_batch, first, last, k1_memory_budget(NULL), err);
+    uint64_t budget;
+    return k1_memory_budget(NULL, &budget, err) != 0 ? -1
+                                                     : k1_memory_check(model, n_ctx, n_batch, first, last, budget, err);
 }
 
-k1_seq *k1_seq_new(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last,
-                   k1_err *err) {
+k1_seq *k1_seq_new(k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last, k1_err *err) {
     if (check_range(model, n_ctx, n_batch, first, last, err) != 0) {
         return NULL;
     }
@@ -73,7 +74,7 @@ k1_seq *k1_seq_new(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint
     seq->first = first;
     seq->last = last;
     if (k1_kv_init(&seq->kv, &model->hp, n_ctx, last - first, K1_KV_LAYER_FIRST, err) != 0 ||
-        k1_rope_init(&seq->rope, &model->hp, &model->rope_scaling, n_ctx, err) != 0 || alloc_scratch(seq, err) != 0) {
+        (seq->rope = k1_rope_take(model, n_ctx, err)) == NULL || alloc_scratch(seq, err) != 0) {
         k1_seq_free(seq);
         return NULL;
     }
@@ -85,7 +86,9 @@ void k1_seq_free(k1_seq *seq) {
         return;
     }
     k1_kv_free(&seq->kv);
-    k1_rope_free(&seq->rope);
+    if (seq->rope != NULL) {
+        k1_rope_release(seq->model, seq->rope);
+    }
     free(seq->arena);
     free(seq);
 }
@@ -224,8 +227,8 @@ static void finish_heads(const pass *p, float *x, uint32_t n_heads, const float 
                          uint32_t pos) {
     uint32_t dim = p->hp->head_dim;
     uint32_t n_pairs = p->hp->n_rot / 2;
-    const float *cos_row = p->seq->rope.cos + (size_t)pos * n_pairs;
-    const float *sin_row = p->seq->rope.sin + (size_t)pos * n_pairs;
+    const float *cos_row = p->seq->rope->cos + (size_t)pos * n_pairs;
+    const float *sin_row = p->seq->rope->sin + (size_t)pos * n_pairs;
     if (bias != NULL) {
         p->kernels->add(x, bias, (size_t)n_heads * dim);
     }

@@ -32,15 +32,19 @@ typedef struct k1_rope_scaling {
     double original_context;
 } k1_rope_scaling;
 
-/* The tables of a sequence: float[n_ctx][n_rot / 2] each. */
+/* Tables, float[n_ctx][n_rot / 2] each, that the sequences of a model with the same n_ctx share. */
 typedef struct k1_rope {
+    uint32_t n_ctx;
+    uint32_t n_users;
     float *cos;
     float *sin;
+    struct k1_rope *next; /* of the same model */
 } k1_rope;
 
 uint64_t k1_rope_bytes(const k1_hparams *hp, uint32_t n_ctx);
-int k1_rope_init(k1_rope *rope, const k1_hparams *hp, const k1_rope_scaling *scaling, uint32_t n_ctx, k1_err *err);
-void k1_rope_free(k1_rope *rope);
+/* Those of a model, made for the first who asks and freed with the last who lets them go. NULL and err: no memory. */
+k1_rope *k1_rope_take(k1_model *model, uint32_t n_ctx, k1_err *err);
+void k1_rope_release(k1_model *model, k1_rope *rope);
 
 /* freqs: double[n_rot / 2], radians per position. */
 void k1_rope_freqs(uint32_t n_rot, double base, const k1_rope_scaling *scaling, double *freqs);
@@ -82,6 +86,7 @@ struct k1_model {
     const k1_kernels *kernels;
     k1_rope_pairs rope_pairs;
     k1_rope_scaling rope_scaling;
+    k1_rope *ropes; /* in use */
     k1_layer *layers;
     k1_linear embedding; /* n_vocab rows of n_embd */
     const float *output_norm;
@@ -140,14 +145,14 @@ int k1_split_costs(const uint64_t *costs, uint32_t n, uint32_t n_ranks, uint32_t
 /* ---- forward.c ---- */
 
 struct k1_seq {
-    const k1_model *model;
+    k1_model *model;
     uint32_t n_ctx;
     uint32_t n_batch;
     uint32_t first;
     uint32_t last;
     uint32_t n_past;
     k1_kv kv;
-    k1_rope rope;
+    k1_rope *rope;
     void *arena;    /* owns what follows; each for n_batch tokens */
     float *x;       /* float[][n_embd], the residual stream */
     float *xn;      /* float[][n_embd], a block's normalised input or its output */

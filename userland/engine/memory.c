@@ -1,4 +1,5 @@
 /* How much memory a part of a model takes to run, how much there is, and the refusal when that is not enough. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,40 +43,47 @@ static uint64_t choice_bytes(const k1_hparams *hp) {
     return k1_add_sat(k1_mul_sat(hp->n_vocab, sizeof(float)), k1_sample_scratch(hp->n_vocab));
 }
 
+uint64_t k1_memory_more(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last) {
+    uint64_t kv = k1_kv_bytes(&model->hp, n_ctx, last - first);
+    return k1_add_sat(kv, k1_scratch_bytes(&model->hp, n_batch < n_ctx ? n_batch : n_ctx));
+}
+
 uint64_t k1_memory_needed(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last) {
     const k1_hparams *hp = &model->hp;
     uint64_t bytes = k1_weight_bytes(model, first, last);
-    bytes = k1_add_sat(bytes, k1_kv_bytes(hp, n_ctx, last - first));
+    bytes = k1_add_sat(bytes, k1_memory_more(model, n_ctx, n_batch, first, last));
     bytes = k1_add_sat(bytes, k1_rope_bytes(hp, n_ctx));
-    bytes = k1_add_sat(bytes, k1_scratch_bytes(hp, n_batch < n_ctx ? n_batch : n_ctx));
     return last == hp->n_layer ? k1_add_sat(bytes, choice_bytes(hp)) : bytes;
 }
 
-uint64_t k1_memory_budget(const char *root) {
-    char path[512];
-    int len = snprintf(path, sizeof path, "%s/proc/meminfo", root != NULL ? root : "");
-    if (len < 0 || (size_t)len >= sizeof path) {
-        return UINT64_MAX;
-    }
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        return UINT64_MAX;
-    }
+/* MemAvailable, in bytes. */
+static int read_available(FILE *file, const char *path, uint64_t *bytes, k1_err *err) {
     char line[128];
-    uint64_t available = UINT64_MAX;
+    uint64_t kib;
     while (fgets(line, sizeof line, file) != NULL) {
-        uint64_t kib;
         if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1) {
-            available = k1_mul_sat(kib, 1024);
-            break;
+            *bytes = k1_mul_sat(kib, 1024);
+            return 0;
         }
     }
-    (void)fclose(file);
-    if (available == UINT64_MAX) {
-        return UINT64_MAX;
+    return k1_fail(err, "%s: no line MemAvailable, so that nobody knows how much memory is free", path);
+}
+
+int k1_memory_budget(const char *root, uint64_t *bytes, k1_err *err) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/proc/meminfo", root != NULL ? root : "");
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return k1_fail(err, "cannot read how much memory is free: %s: %s; is /proc mounted?", path, strerror(errno));
     }
-    uint64_t reserve = available / 8;
-    return available - (reserve < RESERVE_MAX ? reserve : RESERVE_MAX);
+    uint64_t available = 0;
+    int failed = read_available(file, path, &available, err);
+    (void)fclose(file);
+    if (failed == 0) {
+        uint64_t reserve = available / 8;
+        *bytes = available - (reserve < RESERVE_MAX ? reserve : RESERVE_MAX);
+    }
+    return failed;
 }
 
 /* The largest n_ctx up to max whose needs are within the budget; 0 when there is none. */

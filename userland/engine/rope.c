@@ -48,25 +48,63 @@ static uint64_t table_bytes(const k1_hparams *hp, uint32_t n_ctx) {
 
 uint64_t k1_rope_bytes(const k1_hparams *hp, uint32_t n_ctx) { return k1_mul_sat(2, table_bytes(hp, n_ctx)); }
 
-int k1_rope_init(k1_rope *rope, const k1_hparams *hp, const k1_rope_scaling *scaling, uint32_t n_ctx, k1_err *err) {
-    uint32_t n_pairs = hp->n_rot / 2;
-    uint64_t bytes = table_bytes(hp, n_ctx);
-    double *freqs = calloc(n_pairs, sizeof *freqs);
-    rope->cos = bytes <= SIZE_MAX / 2 ? aligned_alloc(ALIGNMENT, (size_t)bytes) : NULL;
-    rope->sin = bytes <= SIZE_MAX / 2 ? aligned_alloc(ALIGNMENT, (size_t)bytes) : NULL;
-    if (freqs == NULL || rope->cos == NULL || rope->sin == NULL) {
-        free(freqs);
-        return k1_fail(err, "no memory for the RoPE tables of n_ctx %" PRIu32 ": choose a smaller n_ctx", n_ctx);
-    }
-    k1_rope_freqs(hp->n_rot, (double)hp->rope_base, scaling, freqs);
-    k1_rope_tables(freqs, n_pairs, 0, n_ctx, rope->cos, rope->sin);
-    free(freqs);
-    return 0;
-}
-
-void k1_rope_free(k1_rope *rope) {
+static void free_tables(k1_rope *rope) {
     free(rope->cos);
     free(rope->sin);
+    free(rope);
+}
+
+static k1_rope *make_tables(const k1_model *model, uint32_t n_ctx) {
+    const k1_hparams *hp = &model->hp;
+    uint32_t n_pairs = hp->n_rot / 2;
+    uint64_t bytes = table_bytes(hp, n_ctx);
+    k1_rope *rope = bytes <= SIZE_MAX / 2 ? calloc(1, sizeof *rope) : NULL;
+    double *freqs = calloc(n_pairs, sizeof *freqs);
+    if (rope != NULL) {
+        rope->n_ctx = n_ctx;
+        rope->cos = aligned_alloc(ALIGNMENT, (size_t)bytes);
+        rope->sin = aligned_alloc(ALIGNMENT, (size_t)bytes);
+    }
+    if (rope != NULL && (freqs == NULL || rope->cos == NULL || rope->sin == NULL)) {
+        free_tables(rope);
+        rope = NULL;
+    }
+    if (rope != NULL) {
+        k1_rope_freqs(hp->n_rot, (double)hp->rope_base, &model->rope_scaling, freqs);
+        k1_rope_tables(freqs, n_pairs, 0, n_ctx, rope->cos, rope->sin);
+    }
+    free(freqs);
+    return rope;
+}
+
+k1_rope *k1_rope_take(k1_model *model, uint32_t n_ctx, k1_err *err) {
+    k1_rope *rope = model->ropes;
+    while (rope != NULL && rope->n_ctx != n_ctx) {
+        rope = rope->next;
+    }
+    if (rope == NULL) {
+        rope = make_tables(model, n_ctx);
+        if (rope == NULL) {
+            k1_fail(err, "no memory for the RoPE tables of n_ctx %" PRIu32 ": choose a smaller n_ctx", n_ctx);
+            return NULL;
+        }
+        rope->next = model->ropes;
+        model->ropes = rope;
+    }
+    rope->n_users++;
+    return rope;
+}
+
+void k1_rope_release(k1_model *model, k1_rope *rope) {
+    if (--rope->n_users > 0) {
+        return;
+    }
+    k1_rope **at = &model->ropes;
+    while (*at != rope) {
+        at = &(*at)->next;
+    }
+    *at = rope->next;
+    free_tables(rope);
 }
 
 void k1_rope_apply(float *head, const float *cos_row, const float *sin_row, uint32_t n_pairs, k1_rope_pairs pairs) {

@@ -15,7 +15,7 @@ static void must(bool holds) {
     }
 }
 
-static void run(const k1_model *model) {
+static void run(k1_model *model) {
     const k1_hparams *hp = k1_model_hparams(model);
     const int32_t ids[N_TOKENS] = {0, (int32_t)(hp->n_vocab - 1), (int32_t)(hp->n_vocab / 2)};
     k1_err err = {""};

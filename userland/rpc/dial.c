@@ -176,10 +176,10 @@ static void tell(k1_conn *conn, const k1_err *why) {
     k1_peer *peer = conn->peer;
     k1_err text;
     if (conn->refused) {
-        k1_peer_refused(peer->rpc, peer, peer->name, why);
+        k1_peer_refused(peer, peer->name, why);
     } else if (conn->reader.bad_version) {
         k1_refuse_version(peer->rpc->config.rank, peer->rank, conn->reader.header.version, &text);
-        k1_peer_refused(peer->rpc, peer, peer->name, &text);
+        k1_peer_refused(peer, peer->name, &text);
     } else {
         k1_fail(&text, "%s %s: %s", conn->connecting ? "connecting to" : "after connecting to", peer->name, why->text);
         k1_peer_waiting(peer, &text);

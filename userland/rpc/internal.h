@@ -79,8 +79,9 @@ typedef struct k1_peer {
     k1_conn *in;        /* NULL: none that stands */
     bool up;
     bool told_waiting;
-    k1_err why;     /* it is not up */
-    k1_err refused; /* logged last; empty: none since it was last up */
+    k1_err why;      /* it is not up */
+    k1_err refused;  /* logged last; empty: none since it was last up */
+    k1_err stranger; /* the same of those who came in its name without proof */
     uint32_t rtt_us[K1_SAMPLES];
     uint32_t n_rtt; /* ever */
 } k1_peer;
@@ -100,7 +101,7 @@ struct k1_rpc {
     uint32_t n_pending;
     struct event *resume;
     bool resume_refused;
-    int64_t stranger_ns; /* when a refusal of nobody in particular was last logged */
+    k1_log_rate strangers, no_files; /* of log lines */
 };
 
 /* ---- conn.c ---- */
@@ -149,8 +150,12 @@ void k1_peer_stands(k1_peer *peer, const k1_conn *conn);
 /* One of the two is gone: close the other, tell, dial again. why: what happened, without a name. */
 void k1_peer_down(k1_peer *peer, const char *why);
 void k1_peer_waiting(k1_peer *peer, const k1_err *why);
-/* Log a refusal once. peer NULL: of nobody in particular. */
-void k1_peer_refused(k1_rpc *rpc, k1_peer *peer, const char *address, const k1_err *why);
+/* The node at a peer's address, or one that has proved to be that peer, is refused or refuses. A reason is logged once.
+ */
+void k1_peer_refused(k1_peer *peer, const char *address, const k1_err *why);
+/* One who came and may be anybody is refused: this says nothing about the peer in whose name it came (NULL: nobody's),
+ * and the log stays short however often it comes. */
+void k1_stranger_refused(k1_rpc *rpc, k1_peer *peer, const char *address, const k1_err *why);
 /* -1 and why: another process than this instance is connected as that rank. */
 int k1_peer_check_instance(const k1_peer *peer, uint64_t instance, const char *address, k1_err *why);
 void k1_peer_rtt(k1_peer *peer, uint64_t sent_us);

@@ -60,7 +60,7 @@ static k1_peer *slot_of(k1_conn *conn) {
 static int refuse(k1_conn *conn, const k1_err *why, bool is_signed) {
     size_t n = strlen(why->text);
     k1_err err;
-    k1_peer_refused(conn->rpc, slot_of(conn), conn->address, why);
+    k1_stranger_refused(conn->rpc, slot_of(conn), conn->address, why); /* a hello may be an old one, sent again */
     if (k1_conn_send_hello(conn, K1_MSG_WELCOME, K1_FLAG_ERROR, why->text, n < K1_RPC_TEXT ? n : K1_RPC_TEXT, is_signed,
                            conn->theirs.nonce, &err) != 0 ||
         shutdown(conn->fd, SHUT_WR) != 0) {
@@ -135,10 +135,10 @@ static int on_confirm(k1_conn *conn, k1_err *err) {
     return 0;
 }
 
-/* In place of confirm: the dialler refuses. */
+/* In place of confirm: the dialler refuses. Its tag proves that it holds the key and is alive. */
 static int on_refusal(k1_conn *conn, k1_err *err) {
     k1_clean_text(err->text, sizeof err->text, conn->reader.small, conn->reader.header.payload_size);
-    k1_peer_refused(conn->rpc, slot_of(conn), conn->address, err);
+    k1_peer_refused(&conn->rpc->peers[conn->their_rank], conn->address, err);
     return -1;
 }
 
@@ -206,7 +206,7 @@ void k1_listen_on_timer(k1_conn *conn) {
 void k1_listen_lost(k1_conn *conn, const k1_err *why) {
     if (!conn->stands) {
         if (conn->bad && !conn->leaving) {
-            k1_peer_refused(conn->rpc, NULL, conn->address, why);
+            k1_stranger_refused(conn->rpc, NULL, conn->address, why);
         }
         remove_pending(conn);
         k1_conn_free(conn);
@@ -233,7 +233,10 @@ static void on_accept(evutil_socket_t fd, short what, void *arg) {
         k1_listen_take(rpc, accepted, address);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         /* The one that waits would be reported again and again. */
-        k1_log_line(rpc->config.log, K1_LOG_WARN, "accept", "error=\"%s\"", strerror(errno));
+        int why = errno;
+        if (k1_log_rate_allows(&rpc->no_files, k1_now_ns())) {
+            k1_log_line(rpc->config.log, K1_LOG_WARN, "accept", "error=\"%s\"", strerror(why));
+        }
         event_del(rpc->accept);
         event_add(rpc->accept_again, &pause);
     }

@@ -5,7 +5,7 @@
 #include "internal.h"
 #include "k1/request.h"
 
-enum { STRANGER_SECONDS = 10, RTT_LIMIT_US = 60000000 };
+enum { RTT_LIMIT_US = 60000000 };
 
 void k1_clean_text(char *out, size_t capacity, const uint8_t *text, size_t n) {
     if (n > capacity - 1) {
@@ -40,7 +40,7 @@ static void up(k1_peer *peer) {
     const k1_rpc_config *config = &peer->rpc->config;
     peer->up = true;
     peer->told_waiting = false;
-    peer->refused.text[0] = '\0';
+    peer->refused.text[0] = peer->stranger.text[0] = '\0';
     peer->n_failed = 0;
     peer->n_rtt = 0;
     k1_log_line(config->log, K1_LOG_INFO, "peer_up", "peer_rank=%u peer=%s", peer->rank, peer->name);
@@ -87,23 +87,34 @@ void k1_peer_waiting(k1_peer *peer, const k1_err *why) {
 
 /* ---- refusals ---- */
 
-void k1_peer_refused(k1_rpc *rpc, k1_peer *peer, const char *address, const k1_err *why) {
-    int64_t now = k1_now_ns();
-    if (peer == NULL) {
-        if (rpc->stranger_ns != 0 && now - rpc->stranger_ns < STRANGER_SECONDS * (int64_t)1000000000) {
-            return;
-        }
-        rpc->stranger_ns = now;
-        k1_log_line(rpc->config.log, K1_LOG_WARN, "peer_refused", "peer=%s reason=\"%s\"", address, why->text);
-        return;
-    }
+static bool is_told(const k1_peer *peer, const k1_err *why) {
+    return strcmp(peer->refused.text, why->text) == 0 || strcmp(peer->stranger.text, why->text) == 0;
+}
+
+static void log_refusal(const k1_peer *peer, const char *address, const k1_err *why) {
+    k1_log_line(peer->rpc->config.log, K1_LOG_WARN, "peer_refused", "peer_rank=%u peer=%s reason=\"%s\"", peer->rank,
+                address, why->text);
+}
+
+void k1_peer_refused(k1_peer *peer, const char *address, const k1_err *why) {
     if (!peer->up) {
         peer->why = *why;
     }
-    if (strcmp(peer->refused.text, why->text) != 0) {
-        peer->refused = *why;
-        k1_log_line(rpc->config.log, K1_LOG_WARN, "peer_refused", "peer_rank=%u peer=%s reason=\"%s\"", peer->rank,
-                    address, why->text);
+    if (!is_told(peer, why)) {
+        log_refusal(peer, address, why);
+    }
+    peer->refused = *why;
+}
+
+void k1_stranger_refused(k1_rpc *rpc, k1_peer *peer, const char *address, const k1_err *why) {
+    if ((peer != NULL && is_told(peer, why)) || !k1_log_rate_allows(&rpc->strangers, k1_now_ns())) {
+        return;
+    }
+    if (peer == NULL) {
+        k1_log_line(rpc->config.log, K1_LOG_WARN, "peer_refused", "peer=%s reason=\"%s\"", address, why->text);
+    } else {
+        log_refusal(peer, address, why);
+        peer->stranger = *why;
     }
 }
 

@@ -110,6 +110,17 @@ static void log_levels_have_names(void **state) {
     assert_string_equal(err.text, "log_level: \"loud\" is none of error, warn, info, debug");
 }
 
+static void strangers_bring_about_one_line_in_ten_seconds(void **state) {
+    (void)state;
+    static const int64_t second = 1000000000;
+    k1_log_rate rate = {0};
+    assert_true(k1_log_rate_allows(&rate, 5 * second));
+    assert_false(k1_log_rate_allows(&rate, 6 * second));
+    assert_false(k1_log_rate_allows(&rate, 15 * second - 1));
+    assert_true(k1_log_rate_allows(&rate, 15 * second));
+    assert_false(k1_log_rate_allows(&rate, 24 * second));
+}
+
 static void an_error_moves_no_cursor(void **state) {
     (void)state;
     k1_err err;
@@ -167,6 +178,7 @@ int main(void) {
         cmocka_unit_test(everything_arrives_once_and_in_order),
         cmocka_unit_test(a_log_line_is_one_line_whatever_is_in_it),
         cmocka_unit_test(log_levels_have_names),
+        cmocka_unit_test(strangers_bring_about_one_line_in_ten_seconds),
         cmocka_unit_test(an_error_moves_no_cursor),
         cmocka_unit_test(a_file_is_text_less_its_last_line_feed),
         cmocka_unit_test(a_file_that_is_no_text_for_us_is_named),

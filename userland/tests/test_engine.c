@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -608,16 +609,53 @@ static void both_cache_layouts_hold_every_run_apart(void **state) {
 
 /* ---- memory ---- */
 
+static uint64_t budget_below(const char *root) {
+    uint64_t bytes = 0;
+    k1_err err = {""};
+    assert_int_equal(k1_memory_budget(root, &bytes, &err), 0);
+    return bytes;
+}
+
 static void the_budget_is_what_is_available_less_a_reserve(void **state) {
     (void)state;
     char *root = k1t_folder();
-    assert_true(k1_memory_budget(root) == UINT64_MAX); /* not known: no guard */
     k1t_text(root, "proc/meminfo", "MemTotal:        1782080 kB\nMemFree: 1000 kB\nMemAvailable:    1600000 kB\n");
-    assert_true(k1_memory_budget(root) == 1600000u * 1024u / 8 * 7);
+    assert_true(budget_below(root) == 1600000u * 1024u / 8 * 7);
     k1t_text(root, "proc/meminfo", "MemTotal: 99999999 kB\nMemAvailable: 16777216 kB\n");
-    assert_true(k1_memory_budget(root) == (uint64_t)16 * 1024 * 1024 * 1024 - 256 * 1024 * 1024);
+    assert_true(budget_below(root) == (uint64_t)16 * 1024 * 1024 * 1024 - 256 * 1024 * 1024);
     k1t_remove(root);
-    assert_true(k1_memory_budget(NULL) > 1 << 20);
+    assert_true(budget_below(NULL) > 1 << 20);
+}
+
+static void a_budget_that_cannot_be_read_is_an_error_and_never_without_end(void **state) {
+    (void)state;
+    char *root = k1t_folder();
+    uint64_t bytes;
+    k1_err err = {""};
+    assert_int_equal(k1_memory_budget(root, &bytes, &err), -1);
+    assert_non_null(strstr(err.text, "cannot read how much memory is free: "));
+    assert_non_null(strstr(err.text, "/proc/meminfo: No such file or directory; is /proc mounted?"));
+    k1t_text(root, "proc/meminfo", "MemTotal:        1782080 kB\n");
+    assert_int_equal(k1_memory_budget(root, &bytes, &err), -1);
+    assert_non_null(strstr(err.text, "/proc/meminfo: no line MemAvailable"));
+    k1t_remove(root);
+}
+
+/* As a daemon that strangers have made use up its descriptors. */
+static void a_sequence_is_refused_while_no_file_can_be_opened(void **state) {
+    (void)state;
+    tiny t = make_sound("llama", K1_Q4_0);
+    struct rlimit limit, none;
+    k1_err err = {""};
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = limit;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    k1_seq *seq = k1_seq_new(t.model, 16, 4, 0, N_LAYER, &err);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_null(seq);
+    assert_non_null(strstr(err.text, "cannot read how much memory is free: /proc/meminfo: "));
+    unmake(&t);
 }
 
 /* The n_ctx that a refusal names. */
@@ -649,6 +687,25 @@ static void the_largest_context_named_fits_and_no_larger(void **state) {
     unmake(&t);
 }
 
+static void sequences_of_one_length_share_their_rope_tables(void **state) {
+    (void)state;
+    tiny t = make_sound("llama", K1_F32);
+    k1_err err;
+    k1_seq *first = k1_seq_new(t.model, 32, 4, 0, N_LAYER, &err);
+    k1_seq *second = k1_seq_new(t.model, 32, 8, 1, 2, &err);
+    k1_seq *longer = k1_seq_new(t.model, 64, 4, 0, N_LAYER, &err);
+    assert_true(first != NULL && second != NULL && longer != NULL);
+    assert_ptr_equal(first->rope, second->rope);
+    assert_ptr_not_equal(first->rope, longer->rope);
+    assert_memory_equal(first->rope->cos, longer->rope->cos, (size_t)32 * HEAD_DIM / 2 * sizeof(float));
+    k1_seq_free(first);
+    assert_true(second->rope->cos[0] == 1.0f); /* still there */
+    k1_seq_free(longer);
+    k1_seq_free(second);
+    assert_null(t.model->ropes);
+    unmake(&t);
+}
+
 static void what_is_needed_is_what_is_taken(void **state) {
     (void)state;
     tiny t = make_sound("llama", K1_F32); /* one embedding serves as the output too */
@@ -662,6 +719,7 @@ static void what_is_needed_is_what_is_taken(void **state) {
     assert_true(k1_memory_needed(t.model, 128, 16, 0, 1) == layer + kv + rope + scratch + embedding);
     assert_true(k1_memory_needed(t.model, 128, 16, 2, 3) == layer + kv + rope + scratch + embedding + choice);
     assert_true(k1_memory_needed(t.model, 128, 16, 0, 3) == 3 * (layer + kv) + rope + scratch + embedding + choice);
+    assert_true(k1_memory_more(t.model, 128, 16, 0, 3) == 3 * kv + scratch);
     assert_true(k1_memory_needed(t.model, 128, 128, 0, 3) == k1_memory_needed(t.model, 128, 512, 0, 3));
     unmake(&t);
 }
@@ -687,7 +745,10 @@ int main(void) {
         cmocka_unit_test(causal_masks_end_at_the_own_position),
         cmocka_unit_test(both_cache_layouts_hold_every_run_apart),
         cmocka_unit_test(the_budget_is_what_is_available_less_a_reserve),
+        cmocka_unit_test(a_budget_that_cannot_be_read_is_an_error_and_never_without_end),
+        cmocka_unit_test(a_sequence_is_refused_while_no_file_can_be_opened),
         cmocka_unit_test(the_largest_context_named_fits_and_no_larger),
+        cmocka_unit_test(sequences_of_one_length_share_their_rope_tables),
         cmocka_unit_test(what_is_needed_is_what_is_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

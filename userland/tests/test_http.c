@@ -77,6 +77,11 @@ size_t k1_worker_n_running(const k1_worker *worker) {
     return submitted != NULL;
 }
 
+k1_batches k1_worker_batches(const k1_worker *worker) {
+    (void)worker;
+    return (k1_batches){0};
+}
+
 void k1_job_clear(k1_job *job) {
     k1_request_end(&job->request);
     k1_request_params_free(&job->params);
@@ -120,6 +125,8 @@ static void reply(k1_reply_kind kind, const char *text) {
 
 /* ---- a server and one client */
 
+enum { MAX_CLIENTS = 4 };
+
 typedef struct fixture {
     struct event_base *base;
     k1_auth auth;
@@ -130,6 +137,14 @@ typedef struct fixture {
     char answer[8192];
     size_t n;
 } fixture;
+
+static int dial(const fixture *f) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(k1_http_port(f->http))};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    return fd;
+}
 
 static int set_up(void **state) {
     static const k1_kernels kernels = {.name = "none"};
@@ -142,14 +157,12 @@ static int set_up(void **state) {
     f->base = event_base_new();
     f->log = (k1_log){.fd = STDERR_FILENO, .level = K1_LOG_ERROR};
     f->runtime = (k1_runtime){.n_ctx = 64, .kernels = &kernels, .name = "m"};
-    k1_http_config config = {.host = "127.0.0.1", .auth = &f->auth, .log = &f->log, .runtime = &f->runtime};
+    k1_http_config config = {
+        .host = "127.0.0.1", .max_clients = MAX_CLIENTS, .auth = &f->auth, .log = &f->log, .runtime = &f->runtime};
     k1_err err = {""};
     f->http = k1_http_new(f->base, &config, &err);
     assert_string_equal(err.text, "");
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(k1_http_port(f->http))};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    f->client = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(connect(f->client, (struct sockaddr *)&address, sizeof address), 0);
+    f->client = dial(f);
     *state = f;
     return 0;
 }
@@ -261,6 +274,54 @@ static void an_answer_that_finds_no_room_is_an_error(void **state) {
     expect(hear(*state), " 500 ", "\r\n\r\n");
 }
 
+/* ---- more connections than there may be */
+
+static void dial_more(const fixture *f, int fds[], size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        fds[i] = dial(f);
+        assert_true(event_base_loop(f->base, EVLOOP_ONCE) >= 0); /* each is accepted before the next dials */
+    }
+}
+
+static void expect_closed(const fixture *f, const int fds[], const bool closed[], size_t n) {
+    for (int turn = 0; turn < 10; turn++) {
+        assert_true(event_base_loop(f->base, EVLOOP_NONBLOCK) >= 0);
+    }
+    for (size_t i = 0; i < n; i++) {
+        char byte;
+        assert_int_equal(recv(fds[i], &byte, 1, MSG_DONTWAIT), closed[i] ? 0 : -1);
+        close(fds[i]);
+    }
+}
+
+static void the_idle_give_way_and_pending_requests_do_not(void **state) {
+    static const bool closed[] = {true, true, false, false, false};
+    int others[5];
+    post(*state, PROMPT);
+    dial_more(*state, others, 5);
+    expect_closed(*state, others, closed, 5);
+    assert_false(cancelled);
+    reply(K1_REPLY_TEXT, "still here");
+    reply(K1_REPLY_DONE, "");
+    expect(hear(*state), " 200 ", "still here");
+}
+
+static void who_has_just_asked_is_not_who_was_idle_longest(void **state) {
+    static const char request[] = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+    static const bool closed[] = {true, false, false, false};
+    fixture *f = *state;
+    int others[4];
+    dial_more(f, others, 3);
+    assert_int_equal(send(f->client, request, sizeof request - 1, 0), sizeof request - 1);
+    while (recv(f->client, f->answer, sizeof f->answer, MSG_DONTWAIT) <= 0) {
+        assert_true(event_base_loop(f->base, EVLOOP_NONBLOCK) >= 0);
+    }
+    dial_more(f, others + 3, 1);
+    expect_closed(f, others, closed, 4);
+    send_request(f, "GET /health", "");
+    expect(hear(f), " 200 ", "\"status\"");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(all_is_well_with_memory, set_up, tear_down),
@@ -269,6 +330,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_stream_with_a_gap_ends_with_an_error, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_stream_without_its_last_part_is_not_done, set_up, tear_down),
         cmocka_unit_test_setup_teardown(an_answer_that_finds_no_room_is_an_error, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_idle_give_way_and_pending_requests_do_not, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(who_has_just_asked_is_not_who_was_idle_longest, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

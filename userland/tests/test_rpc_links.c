@@ -1,4 +1,5 @@
 /* Nodes in one process: they find each other, carry messages both ways, and say why when they cannot. */
+#include <arpa/inet.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -7,9 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "hello.h"
+#include "k1/request.h"
 #include "rpc_nodes.h"
 
 static void start_all(k1t_cluster *cluster) {
@@ -313,6 +318,72 @@ static void a_second_node_of_one_rank_is_refused(void **state) {
     k1t_cluster_free(&c);
 }
 
+/* ---- strangers ---- */
+
+/* Somebody says hello to rank 0 in the name of rank 1, in some version, without the key. */
+static void say_hello(k1t_cluster *c, uint16_t version) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(k1_rpc_port(c->node[0].rpc))};
+    uint8_t wire[K1_RPC_HEADER + K1_HELLO_BYTES] = {0};
+    k1_header header = {.version = version, .msg_type = K1_MSG_HELLO, .payload_size = K1_HELLO_BYTES, .rank = 1};
+    header.crc32 = k1_crc32(wire + K1_RPC_HEADER, K1_HELLO_BYTES);
+    k1_header_encode(&header, wire);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(send(fd, wire, sizeof wire, 0), sizeof wire);
+    ssize_t got = -1;
+    for (int i = 0; got < 0 && i < 100; i++) {
+        k1t_run_ms(c, 10);
+        got = recv(fd, wire, sizeof wire, MSG_DONTWAIT);
+    }
+    assert_true(got > K1_RPC_HEADER); /* it is told why it is refused */
+    close(fd);
+}
+
+/* Log lines about strangers: one in ten seconds. */
+static void expect_few(size_t n_of_strangers, int64_t since_ns) {
+    assert_in_range(n_of_strangers, 1, 1 + (k1_now_ns() - since_ns) / 10000000000);
+}
+
+static void strangers_do_not_hide_why_a_rank_is_missing(void **state) {
+    (void)state;
+    k1t_cluster c;
+    char why[512];
+    int64_t begun = k1_now_ns();
+    k1t_cluster_init(&c, 2);
+    k1t_start(&c, 0);
+    k1t_run_ms(&c, 100);
+    snprintf(why, sizeof why, "%s", k1_rpc_why_down(c.node[0].rpc, 1));
+    assert_non_null(strstr(why, "Connection refused"));
+    for (uint16_t version = 1; version < 40; version++) { /* the first has no valid tag, the others differ */
+        say_hello(&c, version);
+        assert_string_equal(k1_rpc_why_down(c.node[0].rpc, 1), why);
+    }
+    expect_few(k1t_lines(&c.node[0], "peer_refused", ""), begun);
+    k1t_cluster_free(&c);
+}
+
+/* Rank 1 holds another key; strangers came before and come in between. */
+static void strangers_do_not_hide_why_a_rank_is_refused(void **state) {
+    (void)state;
+    k1t_cluster c;
+    const char *reason = "rank 0 and rank 1 hold different cluster keys; copy one key file to both";
+    int64_t begun = k1_now_ns();
+    k1t_cluster_init(&c, 2);
+    c.node[1].config.key[31] ^= 1;
+    k1t_start(&c, 0);
+    say_hello(&c, 7);
+    k1t_start(&c, 1);
+    for (int i = 0; i < 20; i++) {
+        say_hello(&c, (uint16_t)(8 + i));
+        k1t_run_ms(&c, 80);
+    }
+    assert_string_equal(k1_rpc_why_down(c.node[0].rpc, 1), reason);
+    assert_int_equal(k1t_lines(&c.node[0], "peer_refused", reason), 1);
+    expect_few(k1t_lines(&c.node[0], "peer_refused", "") - 1, begun);
+    k1t_cluster_free(&c);
+}
+
 static void what_cannot_be_started_says_why(void **state) {
     (void)state;
     k1t_cluster c;
@@ -351,6 +422,8 @@ int main(void) {
         cmocka_unit_test(another_number_of_nodes_is_refused),
         cmocka_unit_test(a_wrong_list_of_nodes_is_refused),
         cmocka_unit_test(a_second_node_of_one_rank_is_refused),
+        cmocka_unit_test(strangers_do_not_hide_why_a_rank_is_missing),
+        cmocka_unit_test(strangers_do_not_hide_why_a_rank_is_refused),
         cmocka_unit_test(what_cannot_be_started_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

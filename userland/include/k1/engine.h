@@ -39,9 +39,11 @@ const k1_hparams *k1_model_hparams(const k1_model *model);
 /* Bytes that it takes to run the layers [first, last) with one sequence of n_ctx positions: weights, KV cache, RoPE
  * tables and scratch; after the last layer also logits and the sampler's scratch. */
 uint64_t k1_memory_needed(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last);
-/* Memory that may be used: MemAvailable of /proc/meminfo less a reserve of an eighth, at most 256 MiB; UINT64_MAX when
- * it cannot be read. `root`, NULL by default, prefixes the path (tests). */
-uint64_t k1_memory_budget(const char *root);
+/* Bytes that each further sequence of that kind takes: KV cache and scratch. */
+uint64_t k1_memory_more(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last);
+/* Memory that may be used: MemAvailable of /proc/meminfo less a reserve of an eighth, at most 256 MiB. `root`, NULL by
+ * default, prefixes the path (tests). -1 and err when it cannot be read: nothing may be promised then. */
+int k1_memory_budget(const char *root, uint64_t *bytes, k1_err *err);
 
 /* Deal out contiguous layers to ranks of equal speed by counted multiplications, the output matrix included. ends[r]:
  * one after the last layer of rank r. -1 and err: more ranks than layers. */
@@ -49,9 +51,11 @@ int k1_split(const k1_model *model, uint32_t n_ranks, uint32_t *ends, k1_err *er
 
 typedef struct k1_seq k1_seq;
 
-/* One sequence: the FP16 KV cache of the layers [first, last), RoPE tables, and scratch for up to n_batch tokens a
- * pass. NULL and err: no such layers, or k1_memory_needed exceeds k1_memory_budget (names the largest n_ctx). */
-k1_seq *k1_seq_new(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last, k1_err *err);
+/* One sequence: the FP16 KV cache of the layers [first, last), scratch for up to n_batch tokens a pass, and RoPE tables
+ * that it shares with the model's other sequences of this n_ctx; the model must outlive it. One thread at a time makes
+ * and frees the sequences of a model. NULL and err: no such layers, no k1_memory_budget, or k1_memory_needed exceeds it
+ * (names the largest n_ctx). */
+k1_seq *k1_seq_new(k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last, k1_err *err);
 void k1_seq_free(k1_seq *seq);
 uint32_t k1_seq_n_past(const k1_seq *seq);
 /* Forget all positions from n_past on. */
