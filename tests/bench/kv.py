@@ -6,14 +6,15 @@ misses of the L2 by accesses to it, which are the misses of the L1.
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from k1 import userland
-from k1.run import run
+from k1.errors import K1Error
+from k1.run import require, run
 
 L1 = "32768,8,64"
 L2 = "2097152,16,64"  # board/k1/board.toml: 2 MB, 16-way, lines of 64 bytes
@@ -55,7 +56,8 @@ def decode(program: Path, layout: str, n_ctx: int, n_past: int) -> Misses:
     return simulate(program, layout, n_ctx, n_past, N_TOKENS) - simulate(program, layout, n_ctx, n_past, 0)
 
 
-def main(positions: list[int]) -> None:
+def compare(positions: list[int]) -> None:
+    require("valgrind")
     program = userland.build("native", jobs=os.cpu_count() or 1) / "kv_layout"
     print(
         f"KV cache of SmolLM2's shape, {N_TOKENS} tokens decoded; misses by accesses of an L2 of {L2} (bytes,ways,line)"
@@ -68,5 +70,14 @@ def main(positions: list[int]) -> None:
             print(f"{n_ctx:6} {n_past:6}   {layer.rate:16.1%} {head.rate:16.1%}   {ratio:16.2f}", flush=True)
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare the KV layouts' cache misses.")
+    parser.add_argument("positions", nargs="*", type=int, default=POSITIONS, help="how many are full before")
+    try:
+        compare(parser.parse_args().positions)
+    except K1Error as error:
+        parser.exit(error.exit_code, f"{parser.prog}: {error}\n")
+
+
 if __name__ == "__main__":
-    main([int(word) for word in sys.argv[1:]] or list(POSITIONS))
+    main()

@@ -34,8 +34,19 @@ def test_what_cannot_be_decoded_is_said(userland_build: Path, options: list[str]
     assert message in run.err
 
 
+BENCH = paths.REPO / "tests" / "bench" / "kv.py"
+
+
+def test_bench_kv_names_the_package_it_lacks(tmp_path: Path) -> None:
+    run = Run(sys.executable, BENCH, env={"PATH": str(tmp_path)})
+    assert run.code == 2
+    assert "valgrind is not installed" in run.err
+    assert "apt install valgrind" in run.err
+    assert run.err.count("\n") <= 2
+
+
 def test_bench_kv_prints_both_miss_rates_and_their_ratio() -> None:
-    run = Run(sys.executable, paths.REPO / "tests" / "bench" / "kv.py", "4")
+    run = Run(sys.executable, BENCH, "4")
     assert run.code == 0, run.err
     rows = re.findall(r"^ +(\d+) +4 +([\d.]+)% +([\d.]+)% +([\d.]+)$", run.out, re.MULTILINE)
     assert [row[0] for row in rows] == ["2048", "2056"]
