@@ -20,7 +20,7 @@ L1 = "32768,8,64"
 L2 = "2097152,16,64"  # board/k1/board.toml: 2 MB, 16-way, lines of 64 bytes
 LAYOUTS = {"layer": "[layer][kv_head]", "head": "[kv_head][layer]"}
 POSITIONS = (32, 128, 512)
-N_CTX = (2048, 2056)  # a power of two, as people choose it; and one that sets the runs of the heads apart
+N_ROWS = (2048, 2056)  # for n_ctx 2048: as many, and what k1_kv_rows makes of it, which sets the heads' runs apart
 N_TOKENS = 4
 
 
@@ -39,12 +39,12 @@ class Misses:
         return self.second / self.first
 
 
-def simulate(program: Path, layout: str, n_ctx: int, n_past: int, n_tokens: int) -> Misses:
+def simulate(program: Path, layout: str, n_rows: int, n_past: int, n_tokens: int) -> Misses:
     """One run under cachegrind."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         caches = [f"--I1={L1}", f"--D1={L1}", f"--LL={L2}"]
-        options = {"layout": layout, "n_ctx": n_ctx, "n_past": n_past, "n_tokens": n_tokens}
+        options = {"layout": layout, "n_rows": n_rows, "n_past": n_past, "n_tokens": n_tokens}
         words = [f"--{name}={value}" for name, value in options.items()]
         run(["valgrind", "--tool=cachegrind", *caches, f"--cachegrind-out-file={out}", program, *words])
         lines = dict(line.split(": ", 1) for line in out.read_text().splitlines() if line[:7] in ("events:", "summary"))
@@ -52,8 +52,8 @@ def simulate(program: Path, layout: str, n_ctx: int, n_past: int, n_tokens: int)
     return Misses(counts["D1mr"] + counts["D1mw"], counts["DLmr"] + counts["DLmw"])
 
 
-def decode(program: Path, layout: str, n_ctx: int, n_past: int) -> Misses:
-    return simulate(program, layout, n_ctx, n_past, N_TOKENS) - simulate(program, layout, n_ctx, n_past, 0)
+def decode(program: Path, layout: str, n_rows: int, n_past: int) -> Misses:
+    return simulate(program, layout, n_rows, n_past, N_TOKENS) - simulate(program, layout, n_rows, n_past, 0)
 
 
 def compare(positions: list[int]) -> None:
@@ -62,12 +62,18 @@ def compare(positions: list[int]) -> None:
     print(
         f"KV cache of SmolLM2's shape, {N_TOKENS} tokens decoded; misses by accesses of an L2 of {L2} (bytes,ways,line)"
     )
-    print(f"{'n_ctx':>6} {'full':>6}   {LAYOUTS['layer']:>16} {LAYOUTS['head']:>16}   {'ratio of misses':>16}")
-    for n_ctx in N_CTX:
+    print(f"{'rows':>6} {'full':>6}   {LAYOUTS['layer']:>16} {LAYOUTS['head']:>16}   {'ratio of misses':>16}")
+    engine: dict[tuple[int, int], int] = {}
+    for n_rows in N_ROWS:
         for n_past in positions:
-            layer, head = (decode(program, layout, n_ctx, n_past) for layout in LAYOUTS)
+            layer, head = (decode(program, layout, n_rows, n_past) for layout in LAYOUTS)
+            engine[n_rows, n_past] = layer.second
             ratio = head.second / layer.second if layer.second else float("nan")
-            print(f"{n_ctx:6} {n_past:6}   {layer.rate:16.1%} {head.rate:16.1%}   {ratio:16.2f}", flush=True)
+            print(f"{n_rows:6} {n_past:6}   {layer.rate:16.1%} {head.rate:16.1%}   {ratio:16.2f}", flush=True)
+    few, many = (sum(engine[n_rows, n_past] for n_past in positions) for n_rows in reversed(N_ROWS))
+    print(
+        f"{N_ROWS[1]} rows, which the engine takes for n_ctx {N_ROWS[0]}, miss {few / many:.2f} of what {N_ROWS[0]} do"
+    )
 
 
 def main() -> None:

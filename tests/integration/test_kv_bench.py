@@ -24,8 +24,8 @@ def test_both_layouts_hold_the_same_values(userland_build: Path) -> None:
     [
         (["--layout", "pos"], 'layout: "pos" is neither layer nor head'),
         (["--n_head", "8"], "n_head: 8 is no multiple of n_head_kv 3"),
-        (["--n_past", "2045"], "n_past: 2045 and 4 tokens do not fit into n_ctx 2048"),
-        (["--n_tokens", "2049", "--n_past", "0"], "n_past: 0 and 2049 tokens do not fit into n_ctx 2048"),
+        (["--n_past", "2045"], "n_past: 2045 and 4 tokens do not fit into n_rows 2048"),
+        (["--n_tokens", "2049", "--n_past", "0"], "n_past: 0 and 2049 tokens do not fit into n_rows 2048"),
     ],
 )
 def test_what_cannot_be_decoded_is_said(userland_build: Path, options: list[str], message: str) -> None:

@@ -9,7 +9,7 @@
 
 typedef struct settings {
     char *layout;
-    uint32_t n_layer, n_head, n_head_kv, head_dim, n_ctx, n_past, n_tokens;
+    uint32_t n_layer, n_head, n_head_kv, head_dim, n_rows, n_past, n_tokens;
 } settings;
 
 /* What a token needs beside the cache. */
@@ -34,8 +34,8 @@ static int check(const settings *s, k1_err *err) {
     if (s->n_head % s->n_head_kv != 0) {
         return k1_fail(err, "n_head: %u is no multiple of n_head_kv %u", s->n_head, s->n_head_kv);
     }
-    if (s->n_tokens > s->n_ctx || s->n_past > s->n_ctx - s->n_tokens) {
-        return k1_fail(err, "n_past: %u and %u tokens do not fit into n_ctx %u", s->n_past, s->n_tokens, s->n_ctx);
+    if (s->n_tokens > s->n_rows || s->n_past > s->n_rows - s->n_tokens) {
+        return k1_fail(err, "n_past: %u and %u tokens do not fit into n_rows %u", s->n_past, s->n_tokens, s->n_rows);
     }
     return 0;
 }
@@ -85,7 +85,7 @@ static int run(const void *arg, k1_err *err) {
     k1_hparams hp = {.n_head_kv = s->n_head_kv, .head_dim = s->head_dim};
     work w = {.kernels = k1_kernels_pick(NULL)};
     if (read_layout(s->layout, &layout, err) != 0 || check(s, err) != 0 ||
-        k1_kv_init(&w.kv, &hp, s->n_ctx, s->n_layer, layout, err) != 0) {
+        k1_kv_init(&w.kv, &hp, s->n_rows, s->n_layer, layout, err) != 0) {
         return K1_EXIT_USER;
     }
     w.q = calloc(s->head_dim, sizeof *w.q);
@@ -109,7 +109,7 @@ int main(int argc, char **argv) {
         {"n_head", 0, K1_OPTION_U32, &s.n_head, "9", 1, 1 << 12, "N", "heads", NULL},
         {"n_head_kv", 0, K1_OPTION_U32, &s.n_head_kv, "3", 1, 1 << 12, "N", "heads of keys and values", NULL},
         {"head_dim", 0, K1_OPTION_U32, &s.head_dim, "64", 32, 1 << 12, "N", "values of a head", NULL},
-        {"n_ctx", 0, K1_OPTION_U32, &s.n_ctx, "2048", 1, 1 << 20, "N", "positions that the cache has", NULL},
+        {"n_rows", 0, K1_OPTION_U32, &s.n_rows, "2048", 1, 1 << 20, "N", "positions that the cache has", NULL},
         {"n_past", 0, K1_OPTION_U32, &s.n_past, "512", 0, 1 << 20, "N", "positions that are full before", NULL},
         {"n_tokens", 0, K1_OPTION_U32, &s.n_tokens, "4", 0, 1 << 20, "N", "tokens to decode", NULL},
     };

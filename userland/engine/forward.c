@@ -73,7 +73,7 @@ k1_seq *k1_seq_new(k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t f
     seq->n_batch = n_batch < n_ctx ? n_batch : n_ctx;
     seq->first = first;
     seq->last = last;
-    if (k1_kv_init(&seq->kv, &model->hp, n_ctx, last - first, K1_KV_LAYER_FIRST, err) != 0 ||
+    if (k1_kv_init(&seq->kv, &model->hp, k1_kv_rows(n_ctx), last - first, K1_KV_LAYER_FIRST, err) != 0 ||
         (seq->rope = k1_rope_take(model, n_ctx, err)) == NULL || alloc_scratch(seq, err) != 0) {
         k1_seq_free(seq);
         return NULL;

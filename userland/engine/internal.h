@@ -106,8 +106,11 @@ typedef struct k1_kv {
     size_t v_offset; /* from a key to its value */
 } k1_kv;
 
-uint64_t k1_kv_bytes(const k1_hparams *hp, uint32_t n_ctx, uint32_t n_layers);
-int k1_kv_init(k1_kv *kv, const k1_hparams *hp, uint32_t n_ctx, uint32_t n_layers, k1_kv_layout layout, k1_err *err);
+/* Positions a cache for n_ctx is made with: an odd multiple of 8. With a power of two the runs of all heads would begin
+ * in one set of a CPU's cache, and short contexts would miss the K1's L2 nearly always (make bench-kv). */
+uint32_t k1_kv_rows(uint32_t n_ctx);
+uint64_t k1_kv_bytes(const k1_hparams *hp, uint32_t n_rows, uint32_t n_layers);
+int k1_kv_init(k1_kv *kv, const k1_hparams *hp, uint32_t n_rows, uint32_t n_layers, k1_kv_layout layout, k1_err *err);
 void k1_kv_free(k1_kv *kv);
 
 /* uint16[n_ctx][head_dim] */

@@ -44,7 +44,7 @@ static uint64_t choice_bytes(const k1_hparams *hp) {
 }
 
 uint64_t k1_memory_more(const k1_model *model, uint32_t n_ctx, uint32_t n_batch, uint32_t first, uint32_t last) {
-    uint64_t kv = k1_kv_bytes(&model->hp, n_ctx, last - first);
+    uint64_t kv = k1_kv_bytes(&model->hp, k1_kv_rows(n_ctx), last - first);
     return k1_add_sat(kv, k1_scratch_bytes(&model->hp, n_batch < n_ctx ? n_batch : n_ctx));
 }
 

@@ -711,7 +711,7 @@ static void what_is_needed_is_what_is_taken(void **state) {
     tiny t = make_sound("llama", K1_F32); /* one embedding serves as the output too */
     uint64_t layer = (uint64_t)N_EMBD * (2 * N_HEAD * HEAD_DIM + 2 * N_HEAD_KV * HEAD_DIM + 3 * N_FF) * sizeof(float);
     uint64_t embedding = (uint64_t)N_VOCAB * N_EMBD * sizeof(float);
-    uint64_t kv = (uint64_t)2 * 128 * N_HEAD_KV * HEAD_DIM * sizeof(uint16_t);
+    uint64_t kv = (uint64_t)2 * 136 * N_HEAD_KV * HEAD_DIM * sizeof(uint16_t);
     uint64_t rope = (uint64_t)2 * 128 * HEAD_DIM / 2 * sizeof(float);
     uint64_t choice = N_VOCAB * sizeof(float) + k1_sample_scratch(N_VOCAB);
     uint64_t scratch = k1_scratch_bytes(k1_model_hparams(t.model), 16);
