@@ -19,6 +19,7 @@ _COMPLETION = re.compile(r" completion .*outcome=done .*generated=(\d+) .*predic
 class Row:
     """One node. load: of the last minute; memory: MiB in use and in all; temperature: degrees Celsius.
 
+    own_system: whether it has another system than our image, and so a kernel of its owner's choice.
     drift: what is not as it should be, in words.
     """
 
@@ -30,6 +31,7 @@ class Row:
     running: str = ""
     model: str = ""
     kernel: str = ""
+    own_system: bool = False
     load: float = 0.0
     memory_used: int = 0
     memory: int = 0
@@ -101,6 +103,7 @@ def _row(node: Node, answer: _Answer | K1Error) -> Row:
     facts = answer.facts
     row.reached, row.release, row.running, row.model = True, facts.current, facts.running, answer.model
     row.kernel, row.load, row.memory = facts.kernel, facts.load, facts.memory >> 10
+    row.own_system = facts.init != "busybox"
     row.memory_used = (facts.memory - facts.available) >> 10
     row.temperature = facts.temperature / 1000 if facts.temperature is not None else None
     row.ports = [name for port, name in _PORTS.items() if port in facts.ports]
@@ -118,10 +121,11 @@ def _row(node: Node, answer: _Answer | K1Error) -> Row:
 def _mark_drift(rows: list[Row]) -> None:
     """Whatever most nodes have is taken for right."""
     for key in ("release", "model", "kernel"):
-        values = Counter(getattr(row, key) for row in rows if row.reached)
+        alike = [row for row in rows if row.reached and not (key == "kernel" and row.own_system)]
+        values = Counter(getattr(row, key) for row in alike)
         usual = values.most_common(1)[0][0] if values else ""
-        for row in rows:
-            if row.reached and getattr(row, key) != usual:
+        for row in alike:
+            if getattr(row, key) != usual:
                 row.drift.append(f"{key} {getattr(row, key) or 'none'}, others {usual or 'none'}")
 
 
