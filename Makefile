@@ -3,11 +3,11 @@ BOARD ?= virt
 N ?= 4
 K1 = .venv/bin/k1
 PYTEST = .venv/bin/pytest
-SHELL_FILES = tools/setup .ci/run packaging/k1-release $(wildcard buildroot-ext/board/*.sh) $(shell git ls-files 'board/*/overlay/*' | xargs -d '\n' grep -lE '^\#!/bin/sh')
+SHELL_FILES = tools/setup .ci/run packaging/k1-release $(wildcard tests/data/debian/*) $(wildcard buildroot-ext/board/*.sh) $(shell git ls-files 'board/*/overlay/*' | xargs -d '\n' grep -lE '^\#!/bin/sh')
 C_FILES = $(shell git ls-files '*.c' '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help setup image lab demo lint format test test-slow test-e2e test-reproducible bench bench-engine bench-pipeline clean lock test-buildroot test-kernel-twin test-soak
+.PHONY: help setup image lab demo lint format test test-slow test-e2e test-reproducible bench bench-engine bench-pipeline clean lock test-buildroot test-kernel-twin test-soak test-systemd
 
 help: ## List the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -34,6 +34,10 @@ test-slow: .venv/ready ## The tests of minutes: the real model against numpy, C 
 
 test-e2e: image ## Boot virtual boards and try them
 	$(PYTEST) -m "not slow" tests/e2e
+
+# Its own target: some 11 minutes on two cores, 3 of them only the first time, while Debian's packages set themselves up.
+test-systemd: image ## Deploy to a virtual machine with Debian and systemd
+	$(PYTEST) tests/systemd
 
 test-reproducible: .venv/ready ## Build everything twice and compare the bytes
 	$(PYTEST) tests/reproducible
