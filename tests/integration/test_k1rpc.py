@@ -333,6 +333,7 @@ def test_what_is_no_k1rpc_is_logged_once(echo: Echo) -> None:
         ("xy" * 32, 0o600, "a cluster key is 64 hex digits on one line (try: openssl rand -hex 32)"),
         ("ab" * 33, 0o600, "a cluster key is 64 hex digits on one line (try: openssl rand -hex 32)"),
         ("ab" * 32, 0o640, "others may read this cluster key (mode 640); try: chmod 600 "),
+        ("ab" * 32, 0o444, "others may read this cluster key (mode 444); try: chmod 600 "),
     ],
 )
 def test_a_bad_key_file_is_refused(userland_build: Path, tmp_path: Path, text: str, mode: int, error: str) -> None:
@@ -347,6 +348,24 @@ def test_a_bad_key_file_is_refused(userland_build: Path, tmp_path: Path, text: s
     )
     assert result.returncode == 2
     assert f"{key}: {error}" in result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes files of root and of others")
+def test_a_key_as_systemd_hands_it_over_is_taken_and_a_like_one_of_others_is_not(
+    userland_build: Path, tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("ab" * 32)
+    key.chmod(0o440)  # with an access control list, which the group's bits stand for
+
+    def errors(owner: int, group: int) -> str:
+        os.chown(key, owner, group)
+        words = [userland_build / "tests" / "rpc_echo", "2", key, "127.0.0.1:1", "127.0.0.1:0"]
+        return subprocess.run(words, capture_output=True, text=True, timeout=SECONDS).stderr
+
+    assert "rank 2 of 2 nodes cannot be" in errors(0, 0)  # which is looked at after the key
+    assert "others may read this cluster key (mode 440)" in errors(0, 1)
+    assert "others may read this cluster key (mode 440)" in errors(1, 0)
 
 
 def test_a_key_that_is_no_file_is_refused(userland_build: Path, tmp_path: Path) -> None:

@@ -10,6 +10,13 @@
 
 enum { DIGITS = 2 * K1_RPC_KEY };
 
+/* systemd hands a unit's user its credentials as files of root with an ACL, whose mask the group's bits then show. */
+static bool is_private(const struct stat *info) {
+    mode_t mode = info->st_mode & (S_IRWXU | S_IRWXG | S_IRWXO);
+    bool of_systemd = info->st_uid == 0 && info->st_gid == 0 && mode == (S_IRUSR | S_IRGRP);
+    return (mode & (S_IRWXG | S_IRWXO)) == 0 || of_systemd;
+}
+
 static int check_file(int fd, const char *path, k1_err *err) {
     struct stat info;
     if (fstat(fd, &info) != 0) {
@@ -18,7 +25,7 @@ static int check_file(int fd, const char *path, k1_err *err) {
     if (!S_ISREG(info.st_mode)) {
         return k1_fail(err, "%s: no regular file, so no cluster key is read from it", path);
     }
-    if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    if (!is_private(&info)) {
         return k1_fail(err, "%s: others may read this cluster key (mode %03o); try: chmod 600 %s", path,
                        info.st_mode & 0777, path);
     }

@@ -116,9 +116,11 @@ class Node:
         trouble = self.target.trouble(status, stderr)
         if trouble:
             raise trouble
-        if self.target.user != "root" and "sudo:" in stderr and status in (1, 127):
+        # sudo warns of a host name that is not in /etc/hosts, and goes on.
+        refused = [line for line in stderr.splitlines() if "sudo:" in line and "unable to resolve host" not in line]
+        if self.target.user != "root" and refused and status in (1, 127):
             hint = f"let {self.target.user} use sudo without a password on that node, or log in as root"
-            raise K1Error(f"{self.target.user} may not use sudo: {stderr.strip().splitlines()[-1]}", hint=hint)
+            raise K1Error(f"{self.target.user} may not use sudo: {refused[-1]}", hint=hint)
 
 
 def _failed(words: str) -> K1Error:
