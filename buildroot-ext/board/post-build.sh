@@ -21,7 +21,9 @@ link etc/resolv.conf /run/resolv.conf
 link opt/k1 /data/opt/k1
 link var/log /data/log
 
-# os-release(5), as Buildroot has just written it, and a hash of all the rest of the root.
-hash=$(cd "$target" && find . -type f ! -path ./etc/os-release -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum)
-sed -i '/^IMAGE_/d' "$target/etc/os-release"
-printf 'IMAGE_ID=k1-%s\nIMAGE_VERSION=%.16s\n' "${board##*/}" "$hash" >>"$target/etc/os-release"
+# os-release(5), as Buildroot has just written it, and a hash of all the other files.
+release=$target/usr/lib/os-release # to which etc/os-release leads; older ones have the file itself there
+[ -f "$release" ] || release=$target/etc/os-release
+hash=$(cd "$target" && find . -type f ! -name os-release -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum)
+sed -i '/^IMAGE_/d' "$release"
+printf 'IMAGE_ID=k1-%s\nIMAGE_VERSION=%.16s\n' "${board##*/}" "$hash" >>"$release"

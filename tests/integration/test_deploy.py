@@ -163,7 +163,8 @@ def test_power_lost_at_any_step_leaves_the_old_release_everywhere(
     other = four.fleet(new_model, variant(programs, tmp_path / "other", flip), f"{step}.toml")
     run = deploy_held(other, "k1-2", step, four.nodes[2].off)
     assert run.code == 4, run.err + run.out
-    assert "k1-2: " in run.err
+    assert f"k1-2: {step}: " in run.err
+    assert re.search("is not reached|no answer to", run.err)
     four.nodes[2].on()
     wait_until("the node has started its daemon", lambda: bool(four.nodes[2].daemons()))
     assert_serving(four, fleet, before)
@@ -302,6 +303,43 @@ def test_ctrl_c_in_the_middle_of_the_model_ends_it_and_the_next_goes_on(
     assert k1("deploy", "-f", other, "--json").json["uplink"] < large.stat().st_size - (1 << 20)
 
 
+@pytest.mark.parametrize("step", ["switch", "services", "health"])
+def test_ctrl_c_after_the_switch_began_brings_the_old_release_back(
+    served: tuple[Farm, Path], programs: Path, model: Path, tmp_path: Path, step: str
+) -> None:
+    four, fleet = served
+    (before,) = releases(four)
+    other = four.fleet(model, variant(programs, tmp_path / "other", flip), f"ctrl-c-{step}.toml")
+    run = deploy_held(other, "k1-1", step, None)
+    assert run.code == 130, run.err + run.out
+    assert_serving(four, fleet, before)
+
+
+def test_a_switch_that_did_not_reach_a_node_is_not_taken_back_there(
+    served: tuple[Farm, Path], programs: Path, model: Path, tmp_path: Path
+) -> None:
+    four, _ = served
+    (first,) = releases(four)
+    other = four.fleet(model, variant(programs, tmp_path / "other", flip), "second.toml")
+    (second,) = {k1("deploy", "-f", other, "--json").json["release"]}
+    third = four.fleet(model, programs, "third.toml", n_ctx=128)
+
+    def lose_the_switch() -> None:
+        helper = next(
+            path
+            for path in four.nodes[1].base.glob("releases/*/bin/k1-release")
+            if path.parts[-3] not in (first, second)
+        )
+        helper.write_text(helper.read_text().replace("case ${1-} in", '[ "$1" != switch ] || exit 9\ncase ${1-} in'))
+
+    run = deploy_held(third, "k1-1", "switch", lose_the_switch)
+    assert run.code == 4, run.err + run.out
+    assert "k1-1: switch: " in run.err
+    assert_serving(four, other, second)
+    k1("rollback", "-f", other)
+    assert_serving(four, other, first)
+
+
 def test_a_corrupted_byte_of_a_model_is_found_and_mended(served: tuple[Farm, Path], model: Path) -> None:
     four, fleet = served
     (damaged,) = (path for path in four.nodes[3].models if path.name.startswith("babbler-"))
@@ -369,7 +407,7 @@ def test_a_switch_without_jumbo_frames_gets_smaller_ones(
 
     four.replace_switch(mtu=9000)
     try:
-        run = k1("deploy", "-f", fleet, "--only", "network")
+        k1("deploy", "-f", fleet, "--only", "network")
         assert four.mtus() == [9000] * 4
         assert "MTU" not in k1("deploy", "-f", fleet).err
     finally:

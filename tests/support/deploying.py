@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,8 +57,8 @@ def k1(*words: str | Path, code: int = 0) -> Run:
     return run
 
 
-def deploy_held(fleet: Path, node: str, step: str, act: Callable[[], None], *words: str) -> Run:
-    """A deploy during which `act` happens just when `step` begins on `node`."""
+def deploy_held(fleet: Path, node: str, step: str, act: Callable[[], object] | None, *words: str) -> Run:
+    """A deploy during which `act` happens just when `step` begins on `node`; None: Ctrl-C."""
     hit, go = fleet.with_suffix(".hit"), fleet.with_suffix(".go")
     for path in (hit, go):
         path.unlink(missing_ok=True)
@@ -66,7 +67,10 @@ def deploy_held(fleet: Path, node: str, step: str, act: Callable[[], None], *wor
     try:
         wait_until("the step begins", lambda: hit.exists() or process.poll() is not None, 120)
         assert process.poll() is None, process.communicate()
-        act()
+        if act:
+            act()
+        else:
+            process.send_signal(signal.SIGINT)
     finally:
         go.touch()
     run = Run.__new__(Run)

@@ -56,6 +56,7 @@ yes
 /data/etc/k1/node.conf:RANK=1
 /data/etc/k1/node.conf:MTU=9000
 /etc/os-release:NAME="virtual K1 board"
+/etc/os-release:IMAGE_ID=k1-virt
 /etc/os-release:IMAGE_VERSION=1ea0de2f0a5df3a2
 /sys/class/net/eth0/address:00:11:22:33:44:51
 /sys/class/net/lo/address:00:00:00:00:00:00
@@ -84,7 +85,7 @@ def test_an_answer_is_understood() -> None:
 
 
 def test_another_system_has_a_name_and_a_stranger_daemon_its_path() -> None:
-    text = ANSWER.replace("IMAGE_VERSION=1ea0de2f0a5df3a2", 'PRETTY_NAME="Debian GNU/Linux 13 (trixie)"')
+    text = ANSWER.replace("IMAGE_ID=k1-virt", 'PRETTY_NAME="Debian GNU/Linux 13 (trixie)"')
     text = text.replace("/data/opt/k1/releases/3629eb74dd02f34f/bin/k1-inferd", "/usr/bin/k1-inferd")
     facts = probe.understand(text)
     assert facts.image == "Debian GNU/Linux 13 (trixie)"
@@ -100,6 +101,13 @@ def test_the_script_runs_in_this_machines_shell(tmp_path: Path) -> None:
     assert {link.name for link in facts.links} == {
         path.parent.name for path in Path("/sys/class/net").glob("*/address")
     } - {"lo"}
+
+
+def test_odd_lines_of_a_kernel_are_left_out() -> None:
+    gone, odd = "/sys/class/net/eth0/mtu:9000\n", "/sys/class/thermal/thermal_zone0/temp:disabled"
+    text = ANSWER.replace(gone, "").replace("/sys/class/thermal/thermal_zone0/temp:41500", odd)
+    facts = probe.understand(f"{text}/proc/meminfo:Odd:\n")
+    assert (facts.links, facts.temperature, facts.memory) == ((), None, 2056704)
 
 
 @pytest.mark.parametrize("answer", ["", "Welcome!\n", ANSWER.replace("==df\n", ""), ANSWER.partition("==files")[0]])

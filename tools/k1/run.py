@@ -237,11 +237,17 @@ def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is not None:
         return
     try:
-        os.killpg(process.pid, signal.SIGTERM)
+        _signal(process, signal.SIGTERM)
         process.wait(5.0)
     except subprocess.TimeoutExpired:
         pass
     finally:  # also when the user presses Ctrl-C again
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            _signal(process, signal.SIGKILL)
             process.wait(5.0)
+
+
+def _signal(process: subprocess.Popen[str], sign: signal.Signals) -> None:
+    # While another thread waits for the program poll() does not tell that it has ended.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, sign)

@@ -1,5 +1,5 @@
-/* The HTTP connections, bounded: when more come, the one that has been idle longest gives way. So strangers cannot use
- * up the descriptors that links between nodes and files need. It belongs to the event thread. */
+/* The HTTP connections, bounded: when more come, the one whose last request is longest ago gives way. So strangers
+ * cannot use up the descriptors that links between nodes and files need. It belongs to the event thread. */
 #ifndef K1_CLIENTS_H
 #define K1_CLIENTS_H
 

@@ -134,7 +134,7 @@ def tell(outcome: Outcome, *, only: str | None = None, dry_run: bool, as_json: b
         well = "nothing is to be done" if only else f"release {outcome.release} is in service; nothing is to be done"
         output.note("nothing was changed" if would else well)
         return
-    if only not in (None, "health"):
+    if only in plan.STEPS[:4]:
         output.note(f"step {only}: {'done' if outcome.changed else 'nothing is to be done'}; no other was taken")
     else:
         said = "is in service" if outcome.changed else "is in service already; nothing was changed"

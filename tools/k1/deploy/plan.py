@@ -293,13 +293,7 @@ class Deploy:
             return "" if facts.current != self.release.id or facts.intact else f"mend {self.release.id}"
 
         def act(node: Node) -> str:
-            sent = release.send(
-                self.session,
-                node,
-                self.release,
-                self.facts[node.name],
-                lambda line: None,
-            )
+            sent = release.send(self.session, node, self.release, self.facts[node.name])
             self.outcome.literal[node.name] = sent.get("Literal data", 0)
             return f"{sent.get('Literal data', 0) / 1e3:.1f} kB new"
 
@@ -431,7 +425,7 @@ class Deploy:
             self._report(node, ROLLBACK, "running")
             old = self.facts[node.name].current
             try:
-                service.revert(node, self.release.id)
+                service.abort(node, self.release.id)
                 service.restart(node, self.facts[node.name])
                 self._report(node, ROLLBACK, "done", f"to {old or 'the image'}")
             except K1Error as error:
@@ -448,7 +442,7 @@ class Deploy:
             name for name, rows in self.outcome.nodes.items() if rows.get(ROLLBACK, {}).get("state") == "failed"
         ]:
             return f"the release before is back on the others; {', '.join(away)} takes it at its next start by itself"
-        if not any(self.facts[node.name].current for node in self.nodes):
+        if not self.facts[self.nodes[0].name].current:
             return "there was no release before, so nothing serves now; k1 logs shows why the new one did not"
         fleet = self.session.fleet
         try:

@@ -113,8 +113,8 @@ def _facts(said: Mapping[str, Sequence[str]], files: Mapping[str, Sequence[str]]
 
     kernel, arch = one("uname").split()
     exe = re.sub(r".*/releases/([^/]+)/bin/.*", r"\1", one("exe"))
-    memory = {key: value.split()[0] for key, _, value in (line.partition(":") for line in files["/proc/meminfo"])}
-    heat = [int(lines[0]) for path, lines in files.items() if path.startswith("/sys/class/thermal/")]
+    memory = {line.partition(":")[0]: line.split()[1:2] for line in files["/proc/meminfo"]}
+    heat = [lines[0] for path, lines in files.items() if path.startswith("/sys/class/thermal/")]
     tcp = [*files.get("/proc/net/tcp", ()), *files.get("/proc/net/tcp6", ())]
     return Facts(
         arch=arch,
@@ -137,9 +137,9 @@ def _facts(said: Mapping[str, Sequence[str]], files: Mapping[str, Sequence[str]]
         conf="".join(f"{line}\n" for line in files.get(NODE_CONF, ())),
         links=tuple(_links(files, said["addresses"])),
         load=float(files["/proc/loadavg"][0].split()[0]),
-        memory=int(memory["MemTotal"]),
-        available=int(memory["MemAvailable"]),
-        temperature=heat[0] if heat else None,
+        memory=int(memory["MemTotal"][0]),
+        available=int(memory["MemAvailable"][0]),
+        temperature=next((int(each) for each in heat if each.lstrip("-").isdigit()), None),
         ports=tuple(sorted({int(found[1], 16) for line in tcp if (found := _LISTENS.match(line))})),
     )
 
@@ -168,14 +168,15 @@ def _links(files: Mapping[str, Sequence[str]], addresses: Sequence[str]) -> Iter
     having = [line.split() for line in addresses]  # 2: eth0 inet 192.168.1.100/24 …
     for path, lines in files.items():
         name, _, leaf = path.removeprefix(f"{_NET}/").partition("/")
-        if leaf == "address" and name != "lo":
-            own = tuple(words[3] for words in having if words[1] == name)
-            yield Link(name, lines[0], int(files[f"{_NET}/{name}/mtu"][0]), own)
+        mtu = files.get(f"{_NET}/{name}/mtu")  # None: it has just gone away
+        if leaf == "address" and name != "lo" and mtu:
+            yield Link(name, lines[0], int(mtu[0]), tuple(words[3] for words in having if words[1] == name))
 
 
 def _image(release: Sequence[str]) -> str:
-    """os-release(5): IMAGE_VERSION is our image's hash; other systems have a name."""
-    return _setting(release, "IMAGE_VERSION") or _setting(release, "PRETTY_NAME")
+    """os-release(5): with our IMAGE_ID, IMAGE_VERSION is the image's hash; other systems have a name."""
+    ours = _setting(release, "IMAGE_ID").startswith("k1-")
+    return _setting(release, "IMAGE_VERSION" if ours else "PRETTY_NAME")
 
 
 def _setting(lines: Sequence[str], key: str) -> str:

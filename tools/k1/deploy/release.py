@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -215,7 +215,7 @@ def _built(machine: str) -> tuple[Path, ...]:
     return programs
 
 
-def send(session: Session, node: Node, release: Release, facts: Facts, report: Callable[[str], None]) -> dict[str, int]:
+def send(session: Session, node: Node, release: Release, facts: Facts) -> dict[str, int]:
     """Bring the release onto a node, checked by its hashes; nothing there changes but its own new folder.
 
     rsync takes what is the same from the release that is current there, or else from the image.
@@ -229,7 +229,7 @@ def send(session: Session, node: Node, release: Release, facts: Facts, report: C
     # Our image has the programs it was built with.
     basis = f"--link-dest={BASE}/releases/{facts.current}" if facts.current else "--copy-dest=/usr"
     words = ["-rptc", "-z", "--stats", "--delete", basis, f"{stage}/", f":{final}.new/"]
-    sent = stats(node.rsync(*words, on_line=report))
+    sent = stats(node.rsync(*words))
     checked = node.ask(f"cd {final}.new && sha256sum -c SHA256SUMS 2>&1", timeout=120)
     if checked.returncode != 0:
         damaged = "; ".join(line for line in checked.output.splitlines() if not line.endswith(": OK"))

@@ -30,6 +30,11 @@ def confirm(node: Node) -> None:
     node.sh(f"{BASE}/current/{_HELPER} confirm")
 
 
+def abort(node: Node, release: str) -> None:
+    """Back to the release before the one on trial, when one is; `release` is one whose helper does it."""
+    node.sh(f"{BASE}/releases/{release}/{_HELPER} abort")
+
+
 def revert(node: Node, release: str) -> None:
     """Back to the release before; `release` is one whose helper does it."""
     node.sh(f"{BASE}/releases/{release}/{_HELPER} revert")

@@ -6,8 +6,9 @@ import shlex
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -109,7 +110,8 @@ class Node:
     def _as_root(self, script: str) -> str:
         sudo = "" if self.target.user == "root" else "sudo -n "
         # Accounts other than root may not have the system's programs on their path.
-        whole = f"export PATH=$PATH:/usr/sbin:/sbin\n{script}"
+        # The exit keeps busybox's shell from becoming the last command: if a signal ended that, it would look like ssh.
+        whole = f"export PATH=$PATH:/usr/sbin:/sbin\n{script}\nexit $?"
         return f"{sudo}sh -c {shlex.quote(whole)}"
 
     def _check_way(self, status: int, stderr: str) -> None:
@@ -172,16 +174,13 @@ class Session(Closing):
 
     def each(self, step: str, nodes: Iterable[Node], act: Callable[[Node], _T]) -> dict[str, _T]:
         """Do the same on all; when all have ended, the faults of all are one `NodesFailed`."""
+        begun: dict[str, Future[_T]] = {}
         with ThreadPoolExecutor(max_workers=self.parallel) as pool:
-            begun: dict[str, Future[_T]] = {node.name: pool.submit(act, node) for node in nodes}
             try:
+                begun |= {node.name: pool.submit(act, node) for node in nodes}
                 faults = {name: error for name, done in begun.items() if (error := done.exception()) is not None}
             except BaseException:  # Ctrl-C
-                self._stop.set()
-                end_all()
-                self.disconnect()
-                pool.shutdown(cancel_futures=True)
-                self._stop.clear()  # for taking back what was switched
+                self._interrupt(pool, begun.values())
                 raise
         for error in faults.values():
             if not isinstance(error, K1Error):
@@ -190,10 +189,23 @@ class Session(Closing):
             raise NodesFailed(step, {name: error for name, error in faults.items() if isinstance(error, K1Error)})
         return {name: done.result() for name, done in begun.items()}
 
+    def _interrupt(self, pool: ThreadPoolExecutor, begun: Collection[Future[_T]]) -> None:
+        """End what the nodes are at; then commands run again, for taking back what was switched."""
+        self._stop.set()
+        try:
+            pool.shutdown(wait=False, cancel_futures=True)
+            self.disconnect()
+            while running := [each for each in begun if not each.done()]:
+                end_all()  # again: one may just have been starting a program
+                wait(running, timeout=0.2)
+        finally:
+            self._stop.clear()
+
     def disconnect(self) -> None:
         """End all connections, and with them what runs over them; the next command makes new ones."""
         for member in self.fleet.members:
-            self.node(member).target.close()
+            with suppress(K1Error):  # one that does not answer ends by itself
+                self.node(member).target.close()
 
     def close(self) -> None:
         """End all connections for good."""
