@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,18 +12,13 @@ import pytest
 
 from k1.deploy.release import machine
 from support.babbler import write_babbler
+from support.deploying import k1
 from support.sshnodes import Farm, farm
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
 ]
-
-
-def k1(*words: str | Path, code: int = 0) -> Any:
-    done = subprocess.run([sys.executable, "-m", "k1", *map(str, words), "--json"], capture_output=True, text=True)
-    assert done.returncode == code, done.stderr + done.stdout
-    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +42,7 @@ def fleet(pair: Farm, userland_build: Path, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def deployed(fleet: Path) -> Any:
-    return k1("deploy", "-f", fleet)
+    return k1("deploy", "-f", fleet, "--json").json
 
 
 def test_each_node_gets_the_programs_of_its_architecture_and_they_serve_as_one(pair: Farm, deployed: Any) -> None:
@@ -63,12 +56,12 @@ def test_each_node_gets_the_programs_of_its_architecture_and_they_serve_as_one(p
 
 def test_a_second_deploy_changes_nothing_of_all_or_of_one(deployed: Any, fleet: Path) -> None:
     for limit in ([], ["--limit", "k1-0"], ["--limit", "k1-1"]):
-        again = k1("deploy", "-f", fleet, *limit)
+        again = k1("deploy", "-f", fleet, *limit, "--json").json
         assert (again["release"], again["changed"]) == (deployed["release"], False)
 
 
 def test_nodes_of_two_architectures_do_not_drift_for_their_kernels(deployed: Any, fleet: Path) -> None:
-    rows = k1("status", "-f", fleet)["nodes"]
+    rows = k1("status", "-f", fleet, "--json").json["nodes"]
     assert [row["arch"] for row in rows] == [os.uname().machine, "aarch64"]
     assert rows[0]["kernel"] != rows[1]["kernel"]
     assert [row["drift"] for row in rows] == [[], []]
@@ -78,7 +71,7 @@ def test_a_node_that_is_off_and_left_out_has_no_say(pair: Farm, deployed: Any, f
     pair.nodes[1].start_at_boot()
     pair.nodes[1].off()
     try:
-        alone = k1("deploy", "-f", fleet, "--limit", "k1-0", "--only", "release", "--dry-run")
+        alone = k1("deploy", "-f", fleet, "--limit", "k1-0", "--only", "release", "--dry-run", "--json").json
     finally:
         pair.nodes[1].on()
     assert alone["release"] != deployed["release"]

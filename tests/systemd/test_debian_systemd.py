@@ -6,11 +6,9 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +18,7 @@ from k1.lab import Lab
 from support import debianroot
 from support.babbler import write_babbler
 from support.debianvm import USER, DebianVm
+from support.deploying import k1
 from support.inferd import wait_until
 
 # The first test waits for the packages' scripts, a board and the machine.
@@ -43,25 +42,15 @@ timeout_scale = {patience}
 """
 
 
-def run_k1(*words: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, "-m", "k1", *map(str, words)], capture_output=True, text=True)
-    assert done.returncode == code, done.stderr + done.stdout
-    return done
-
-
-def json_of(*words: str | Path) -> Any:
-    return json.loads(run_k1(*words, "--json").stdout)
-
-
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """One board of ours."""
     lab = Lab(f"debian-{os.getpid()}")
     try:
-        run_k1("lab", "up", "-n", "1", "--name", lab.name)
+        k1("lab", "up", "-n", "1", "--name", lab.name)
         yield lab
     finally:
-        run_k1("lab", "down", "--name", lab.name)
+        k1("lab", "down", "--name", lab.name)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +92,7 @@ class Served:
     @property
     def n_ctx(self) -> int:
         """What the daemon that runs was told."""
-        return int(json_of("deploy", "-f", self.file, "--only", "health")["health"]["n_ctx"])
+        return int(k1("deploy", "-f", self.file, "--only", "health", "--json").json["health"]["n_ctx"])
 
     def answers(self) -> bool:
         """Whether it completes a prompt for whoever has the token."""
@@ -121,7 +110,7 @@ def served(vm: DebianVm, tmp_path_factory: pytest.TempPathFactory) -> Served:
     write_babbler(folder / "babbler.gguf", layers=4)
     found = Served(vm, folder / "fleet.toml")
     found.fleet("fleet.toml")
-    assert json_of("deploy", "-f", found.file)["health"]["status"] == "ok"
+    assert k1("deploy", "-f", found.file, "--json").json["health"]["status"] == "ok"
     return found
 
 
@@ -141,14 +130,14 @@ def test_one_deploy_and_systemd_runs_it_as_nobody_that_others_know(served: Serve
 
 
 def test_a_second_deploy_changes_nothing_and_all_is_well(served: Served) -> None:
-    assert json_of("deploy", "-f", served.file)["changed"] is False
-    status = json_of("status", "-f", served.file)
+    assert k1("deploy", "-f", served.file, "--json").json["changed"] is False
+    status = k1("status", "-f", served.file, "--json").json
     assert status["serves"]
     assert (status["nodes"][0]["ports"], status["nodes"][0]["drift"]) == (["API"], [])
 
 
 def test_its_words_are_in_the_journal(served: Served) -> None:
-    lines = run_k1("logs", "-f", served.file, "-n", "50").stdout.splitlines()
+    lines = k1("logs", "-f", served.file, "-n", "50").out.splitlines()
     assert any(line.startswith("debian: ") and " info listening host=" in line for line in lines)
 
 
@@ -163,12 +152,14 @@ def test_a_release_whose_daemon_ends_at_once_is_taken_back(served: Served, tmp_p
     before = served.release
     shutil.copytree(paths.build_dir("virt") / "images" / "bin", tmp_path / "broken")
     source = tmp_path / "ends.c"
-    source.write_text("int main(void) { return 1; }\n")
+    source.write_text(
+        '#include <string.h>\nint main(int n, char **words) { return n < 2 || strcmp(words[1], "--version") != 0; }\n'
+    )
     gcc = ["riscv64-linux-gnu-gcc", "-static", "-o", tmp_path / "broken" / "k1-inferd", source]
     subprocess.run(gcc, check=True)
-    failed = run_k1("deploy", "-f", served.fleet("broken.toml", programs=tmp_path / "broken"), code=4)
-    assert "debian: health: the daemon does not run" in failed.stderr
-    assert "the release before is back and serves" in failed.stderr
+    failed = k1("deploy", "-f", served.fleet("broken.toml", programs=tmp_path / "broken"), code=4)
+    assert "debian: health: the daemon does not run" in failed.err
+    assert "the release before is back and serves" in failed.err
     assert served.release == before
     assert served.answers()
 
@@ -176,9 +167,9 @@ def test_a_release_whose_daemon_ends_at_once_is_taken_back(served: Served, tmp_p
 def test_rollback_and_a_power_cut_on_trial_both_lead_back(served: Served) -> None:
     before = served.release
     other = served.fleet("other.toml", n_ctx=256)
-    newer = json_of("deploy", "-f", other)["release"]
+    newer = k1("deploy", "-f", other, "--json").json["release"]
     assert (served.release == newer) != (newer == before)
-    run_k1("rollback", "-f", other)
+    k1("rollback", "-f", other)
     assert served.release == before
     assert served.answers()
 
@@ -193,10 +184,10 @@ def test_rollback_and_a_power_cut_on_trial_both_lead_back(served: Served) -> Non
 
 def test_it_makes_a_cluster_with_a_board_of_ours(served: Served, lab: Lab) -> None:
     fleet = served.file.with_name("mixed.toml")
-    run_k1("fleet", "init", "-f", fleet, "--lab", lab.name, "--model", served.file.with_name("babbler.gguf"))
+    k1("fleet", "init", "-f", fleet, "--lab", lab.name, "--model", served.file.with_name("babbler.gguf"))
     fleet.write_text(fleet.read_text() + NODE.format(rank=1, vm=served.vm, user=USER))
-    outcome = json_of("deploy", "-f", fleet)
+    outcome = k1("deploy", "-f", fleet, "--json").json
     assert [rank["layers"] for rank in outcome["health"]["ranks"]] == [[0, 1], [2, 3]]
     # The model was there already, so the board got it from Debian.
     assert outcome["uplink"] == 0
-    assert not any(row["drift"] for row in json_of("status", "-f", fleet)["nodes"])
+    assert not any(row["drift"] for row in k1("status", "-f", fleet, "--json").json["nodes"])
