@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -255,14 +256,20 @@ def test_a_killed_ssh_in_the_middle_of_the_model_is_gone_on_from(four: Farm, pro
     k1("deploy", "-f", fleet, "--only", "release")
     words = [sys.executable, "-m", "k1", "deploy", "-f", fleet, "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        part = four.nodes[0].base / "models"
-        wait_until("a part is there", lambda: any(p.stat().st_size > 1 << 20 for p in part.glob("long-*.part")), 60)
+        wait_until("a part is there", lambda: arrived(four, "long") > 1 << 20, 60)
         for pid in ssh_servers(four, 0):
             os.kill(pid, signal.SIGKILL)
         out, _ = process.communicate(timeout=200 * SCALE)
     assert process.returncode == 0
     assert json.loads(out)["uplink"] <= 1.3 * large.stat().st_size
     assert all(any(p.name.startswith("long-") for p in node.models) for node in four.nodes)
+
+
+def arrived(four: Farm, model: str) -> int:
+    """Bytes of a model that node 0 has of a transfer under way."""
+    with suppress(FileNotFoundError):  # it has just got its final name
+        return max((part.stat().st_size for part in four.nodes[0].base.glob(f"models/{model}-*.part")), default=0)
+    return 0
 
 
 def ssh_servers(four: Farm, rank: int) -> list[int]:
@@ -289,8 +296,7 @@ def test_ctrl_c_in_the_middle_of_the_model_ends_it_and_the_next_goes_on(
     try:
         words = [sys.executable, "-m", "k1", "deploy", "-f", other]
         with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
-            part = four.nodes[0].base / "models"
-            wait_until("a part is there", lambda: any(p.stat().st_size > 1 << 20 for p in part.glob("stopped-*.part")))
+            wait_until("a part is there", lambda: arrived(four, "stopped") > 1 << 20)
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=60 * SCALE)
     finally:

@@ -494,12 +494,13 @@ def test_idle_clients_give_way_to_new_ones(start: Start) -> None:
     with start() as daemon:
         running = daemon.send({**ENDLESS, "stream": True})
         assert running.recv(100)
+        begun = time.monotonic()
         clients = [socket.create_connection(("127.0.0.1", daemon.port)) for _ in range(200)]
         assert daemon.ask("GET", "/health").status == 200
         closed = [is_closed(client) for client in clients]
         assert closed == sorted(closed, reverse=True)  # those that came first
         assert 50 <= closed.count(False) <= 96
-        assert daemon.log.count(" warn clients_full ") == 1
+        assert 1 <= daemon.log.count(" warn clients_full ") <= 1 + (time.monotonic() - begun) // 10
         assert running.recv(100)
         for client in (running, *clients):
             client.close()
@@ -507,11 +508,11 @@ def test_idle_clients_give_way_to_new_ones(start: Start) -> None:
 
 @pytest.mark.slow
 def test_a_client_that_says_nothing_for_a_minute_is_dropped(start: Start) -> None:
-    with start() as daemon, socket.create_connection(("127.0.0.1", daemon.port), timeout=90) as client:
+    with start() as daemon, socket.create_connection(("127.0.0.1", daemon.port), timeout=60 + 30 * SCALE) as client:
         begun = time.monotonic()
         client.sendall(b"GET /health HT")
         assert client.recv(1) == b""
-        assert 50 < time.monotonic() - begun < 80
+        assert 50 < time.monotonic() - begun < 60 + 20 * SCALE
 
 
 def test_clients_wait_while_no_file_can_be_opened(start: Start) -> None:
