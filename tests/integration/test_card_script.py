@@ -44,12 +44,41 @@ def test_the_card_is_the_same_bytes_as_the_debian_builders(images: Path, tmp_pat
     assert (images / "sdcard.img").read_bytes() == (context.images / "sdcard.img").read_bytes()
 
 
+def write_os_release(target: Path) -> None:
+    """As Buildroot does for each image."""
+    (target / "usr" / "lib").mkdir(parents=True, exist_ok=True)
+    (target / "usr" / "lib" / "os-release").write_text("NAME=Buildroot\nVERSION=2023.08\n")
+    (target / "etc").mkdir(exist_ok=True)
+    if not (target / "etc" / "os-release").is_symlink():
+        (target / "etc" / "os-release").symlink_to("../usr/lib/os-release")
+
+
+def test_post_build_names_the_image_by_a_hash_of_its_files(tmp_path: Path) -> None:
+    (tmp_path / "etc" / "init.d").mkdir(parents=True)
+
+    def image() -> str:
+        write_os_release(tmp_path)
+        script = REPO / "buildroot-ext" / "board" / "post-build.sh"
+        subprocess.run([script, tmp_path, REPO / "board" / "k1"], check=True)
+        lines = (tmp_path / "etc" / "os-release").read_text().splitlines()
+        assert lines[0] == "NAME=Buildroot"
+        assert lines[-2] == "IMAGE_ID=k1-k1"
+        return lines[-1].removeprefix("IMAGE_VERSION=")
+
+    first = image()
+    assert len(first) == 16
+    assert image() == first
+    (tmp_path / "etc" / "issue").write_text("another")
+    assert image() != first
+
+
 def test_post_build_leaves_no_service_twice_and_links_what_lives_on_data(tmp_path: Path) -> None:
     target = tmp_path / "target"
     for name in ("S01syslogd", "S30dropbear", "rcS"):
         (target / "etc" / "init.d").mkdir(parents=True, exist_ok=True)
         (target / "etc" / "init.d" / name).write_text("")
     (target / "var" / "log").mkdir(parents=True)
+    write_os_release(target)
     script = REPO / "buildroot-ext" / "board" / "post-build.sh"
     for _ in range(2):  # Buildroot calls it again when only an image is made anew
         subprocess.run([script, target, REPO / "board" / "k1"], check=True)
