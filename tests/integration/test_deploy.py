@@ -162,11 +162,14 @@ def test_power_lost_at_any_step_leaves_the_old_release_everywhere(
         node.start_at_boot()
     new_model = write_babbler(tmp_path / "new.gguf", seed=len(step), layers=4)
     other = four.fleet(new_model, variant(programs, tmp_path / "other", flip), f"{step}.toml")
-    run = deploy_held(other, "k1-2", step, four.nodes[2].off)
+    try:
+        run = deploy_held(other, "k1-2", step, four.nodes[2].off)
+    finally:
+        four.nodes[2].on()
     assert run.code == 4, run.err + run.out
-    assert f"k1-2: {step}: " in run.err
-    assert re.search("is not reached|no answer to", run.err)
-    four.nodes[2].on()
+    # The namespace of a node that is off still answers pings, which is all that the step network does here.
+    noticed = "release" if step == "network" else step
+    assert re.search(f"error: k1-2: {noticed}: .*is not reached", run.err), run.err
     wait_until("the node has started its daemon", lambda: bool(four.nodes[2].daemons()))
     assert_serving(four, fleet, before)
 
