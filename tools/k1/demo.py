@@ -6,14 +6,13 @@ import http.client
 import json
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from k1 import files, fleet, labfleet
 from k1.deploy import release
@@ -22,11 +21,11 @@ from k1.deploy.session import BASE, Session
 from k1.drivers.patience import scaled
 from k1.errors import CheckFailed
 from k1.lab import Lab, Status
+from k1.together import together
 
 # The boards' network ends at the host here (QEMU's user networking).
 HOST = "10.0.2.2"
 _CHUNK = 1 << 20
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,8 @@ class Cluster:
         with _serve(model.file, lambda sent: report(sent, model.size * len(lacking))) as port_and_path:
             url = f"http://{HOST}:{port_and_path}"
             fetch = f"mkdir -p {BASE}/models && wget -q -O {path}.new {url} && mv {path}.new {path}"
-            _everywhere(lacking, lambda target: target.run(fetch, timeout=900))
+            for ended in together(lacking, lambda target: target.run(fetch, timeout=900)):
+                ended.result()
         return True
 
     def deploy(self, report: Callable[[Event], None]) -> dict[str, Any]:
@@ -95,20 +95,6 @@ class Cluster:
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.boards[0].api_port, timeout=timeout)
-
-
-def _everywhere(items: Iterable[_T], act: Callable[[_T], object]) -> None:
-    """Do the same for all, at once; the first error is raised when all have ended, an interrupt at once."""
-    pool = ThreadPoolExecutor(max_workers=16)
-    wait = True
-    try:
-        for done in [pool.submit(act, item) for item in items]:
-            done.result()
-    except KeyboardInterrupt:
-        wait = False  # what runs ends with the boards
-        raise
-    finally:
-        pool.shutdown(wait=wait, cancel_futures=not wait)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ model is the link `current` switched, and a cluster that does not come up on it 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -146,13 +146,13 @@ class Deploy:
         except K1Error as error:
             raise NodesFailed(step, {node.name: error}) from error
 
-    def _fail(self, step: str, names: Sequence[str], error: K1Error) -> None:
-        """End the deploy when there are such nodes."""
+    def _fail(self, step: str, faults: Mapping[str, K1Error]) -> None:
+        """End the deploy when there are faults, by node name."""
         for node in self.nodes:
-            if node.name in names:
-                self._report(node, step, "failed", error.message)
-        if names:
-            raise NodesFailed(step, dict.fromkeys(names, error))
+            if node.name in faults:
+                self._report(node, step, "failed", faults[node.name].message)
+        if faults:
+            raise NodesFailed(step, dict(faults))
 
     def _warn(self, text: str) -> None:
         self.outcome.warnings.append(text)
@@ -227,8 +227,8 @@ class Deploy:
             keep = network.STANDARD_MTU
             todo += self._settle(keep)
             lost = self._carried(keep)
-        text = f"frames of {keep} bytes do not arrive"
-        self._fail("network", lost, CheckFailed(text, hint="set cluster.mtu in fleet.toml to less"))
+        error = CheckFailed(f"frames of {keep} bytes do not arrive", hint="set cluster.mtu in fleet.toml to less")
+        self._fail("network", dict.fromkeys(lost, error))
         if keep < fleet.mtu:
             self._warn(
                 f"the network carries no frames of {fleet.mtu} bytes, so MTU is {keep}: a switch without jumbo frames? "
@@ -274,7 +274,8 @@ class Deploy:
         with self._failing_of("network", head):
             lost, silent = network.unreached(head, others, mtu)
         hint = "look at the switch, the cables, and for two boards with one address"
-        self._fail("network", silent, CheckFailed(f"no answer to {head.name} over the cluster's network", hint=hint))
+        error = CheckFailed(f"no answer to {head.name} over the cluster's network", hint=hint)
+        self._fail("network", dict.fromkeys(silent, error))
         return lost
 
     def _measure(self) -> None:
@@ -321,10 +322,7 @@ class Deploy:
         try:
             self.outcome.uplink = weights.bring(self.session, self.facts, model, lacking, report)
         except NodesFailed as error:
-            for node in lacking:
-                if node.name in error.faults:
-                    self._report(node, "model", "failed", error.faults[node.name].message)
-            raise
+            self._fail("model", error.faults)
         for node in lacking:
             how = sent.get(node.name, "was there, hash checked")
             self._report(node, "model", "done", f"{how}, {time.monotonic() - begun:.0f} s")

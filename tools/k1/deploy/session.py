@@ -6,8 +6,7 @@ import shlex
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,8 @@ from k1.drivers.patience import scaled
 from k1.drivers.ssh import Target
 from k1.errors import CheckFailed, Exit, K1Error
 from k1.fleet import Fleet, Member
-from k1.run import CommandError, CommandTimeout, Result, end_all, run
+from k1.run import CommandError, CommandTimeout, Result, run
+from k1.together import together
 
 BASE = "/opt/k1"
 _T = TypeVar("_T")
@@ -174,32 +174,23 @@ class Session(Closing):
 
     def each(self, step: str, nodes: Iterable[Node], act: Callable[[Node], _T]) -> dict[str, _T]:
         """Do the same on all; when all have ended, the faults of all are one `NodesFailed`."""
-        begun: dict[str, Future[_T]] = {}
-        with ThreadPoolExecutor(max_workers=self.parallel) as pool:
-            try:
-                begun |= {node.name: pool.submit(act, node) for node in nodes}
-                faults = {name: error for name, done in begun.items() if (error := done.exception()) is not None}
-            except BaseException:  # Ctrl-C
-                self._interrupt(pool, begun.values())
-                raise
+        nodes = list(nodes)
+        try:
+            ended = together(nodes, act, parallel=self.parallel, stop=self._interrupt)
+        finally:
+            self._stop.clear()  # commands run again, for taking back what was switched
+        faults = {node.name: error for node, each in zip(nodes, ended, strict=True) if (error := each.exception())}
         for error in faults.values():
             if not isinstance(error, K1Error):
                 raise error
         if faults:
             raise NodesFailed(step, {name: error for name, error in faults.items() if isinstance(error, K1Error)})
-        return {name: done.result() for name, done in begun.items()}
+        return {node.name: each.result() for node, each in zip(nodes, ended, strict=True)}
 
-    def _interrupt(self, pool: ThreadPoolExecutor, begun: Collection[Future[_T]]) -> None:
-        """End what the nodes are at; then commands run again, for taking back what was switched."""
+    def _interrupt(self) -> None:
+        """Begin nothing more, and end the connections with what runs over them."""
         self._stop.set()
-        try:
-            pool.shutdown(wait=False, cancel_futures=True)
-            self.disconnect()
-            while running := [each for each in begun if not each.done()]:
-                end_all()  # again: one may just have been starting a program
-                wait(running, timeout=0.2)
-        finally:
-            self._stop.clear()
+        self.disconnect()
 
     def disconnect(self) -> None:
         """End all connections, and with them what runs over them; the next command makes new ones."""
