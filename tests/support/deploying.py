@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,13 @@ main()
 """
 
 
+@dataclass(frozen=True)
 class Run:
-    """k1, run to its end."""
+    """How k1 ended."""
 
-    def __init__(self, *words: str | Path) -> None:
-        done = subprocess.run([sys.executable, "-m", "k1", *map(str, words)], capture_output=True, text=True)
-        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+    code: int
+    out: str
+    err: str
 
     @property
     def json(self) -> Any:
@@ -51,7 +53,8 @@ class Run:
 
 
 def k1(*words: str | Path, code: int = 0) -> Run:
-    run = Run(*words)
+    done = subprocess.run([sys.executable, "-m", "k1", *map(str, words)], capture_output=True, text=True)
+    run = Run(done.returncode, done.stdout, done.stderr)
     assert run.code == code, run.err + run.out
     assert "Traceback" not in run.err
     return run
@@ -73,10 +76,8 @@ def deploy_held(fleet: Path, node: str, step: str, act: Callable[[], object] | N
             process.send_signal(signal.SIGINT)
     finally:
         go.touch()
-    run = Run.__new__(Run)
-    run.out, run.err = process.communicate(timeout=300 * SCALE)
-    run.code = process.returncode
-    return run
+    out, err = process.communicate(timeout=300 * SCALE)
+    return Run(process.returncode, out, err)
 
 
 def variant(programs: Path, folder: Path, change: Callable[[bytes], bytes]) -> Path:
